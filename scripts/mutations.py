@@ -237,7 +237,7 @@ MUTATIONS = (
     ),
     Mutation(
         "weight streaming: a block may come to another slot in backward than in forward",
-        "kit/streaming/stream.py",
+        "kit/streaming/weight_stream.py",
         "                weight.attach(self._slots[place % 2].memory)\n",
         "                weight.attach(self._slots[(place + self._entered) % 2].memory)\n",
         (

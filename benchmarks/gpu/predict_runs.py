@@ -69,7 +69,7 @@ def predict(run: Run) -> dict[str, Any]:
     from snugfit.kit.skeleton import skeleton
     from snugfit.planner.devices.device import Machine
     from snugfit.planner.devices.hardware import find_device, usual_host
-    from snugfit.planner.prediction.predict import Planner
+    from snugfit.planner.prediction.plan_needs import Planner
     from snugfit.planner.pretend_gpu.pretended_gpu import pretending_gpu
     from snugfit.planner.trace.dry_run import Subject
     from snugfit.techniques import find

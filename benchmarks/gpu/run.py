@@ -45,7 +45,7 @@ IMPORTED = (
     "snugfit.step.build",
     "snugfit.step.step",
     "snugfit.techniques",
-    "snugfit.planner.prediction.predict",
+    "snugfit.planner.prediction.plan_needs",
     "snugfit.run.from_recipe",
 )
 """What checks would import, imported once; none of it may touch a GPU."""

@@ -52,7 +52,7 @@ from snugfit.planner.choice.candidate import Budget  # noqa: E402
 from snugfit.planner.choice.rungs import freezes, is_for_frozen  # noqa: E402
 from snugfit.planner.devices.device import BASELINE, Device, Machine  # noqa: E402
 from snugfit.planner.plan import Request, make_plan  # noqa: E402
-from snugfit.planner.prediction.predict import Planner  # noqa: E402
+from snugfit.planner.prediction.plan_needs import Planner  # noqa: E402
 from snugfit.planner.trace.dry_run import Subject  # noqa: E402
 from snugfit.step.build import Material, make_step  # noqa: E402
 from snugfit.step.micro_batching import sizes  # noqa: E402

@@ -126,7 +126,7 @@ def measured(case: Case) -> dict[str, Any]:
     from snugfit.planner.choice.rungs import together
     from snugfit.planner.devices.data_sheets import SHEETS
     from snugfit.planner.plan import Request, make_plan
-    from snugfit.planner.prediction.predict import Planner
+    from snugfit.planner.prediction.plan_needs import Planner
     from snugfit.planner.prediction.rank import Rank
     from snugfit.planner.sharing import make_shared_plan
     from snugfit.planner.target import Target, cluster_of, machine_of

@@ -40,7 +40,7 @@ from snugfit.errors import UserError  # noqa: E402
 from snugfit.planner.answers.answer import Prediction  # noqa: E402
 from snugfit.planner.devices.device import Machine  # noqa: E402
 from snugfit.planner.devices.hardware import uncalibrated  # noqa: E402
-from snugfit.planner.prediction.predict import Planner  # noqa: E402
+from snugfit.planner.prediction.plan_needs import Planner  # noqa: E402
 from snugfit.step.build import Material, make_step  # noqa: E402
 from snugfit.step.evaluate import Scored, evaluate  # noqa: E402
 from snugfit.system.malloc import resident_bytes, tune_malloc  # noqa: E402

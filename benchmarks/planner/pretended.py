@@ -46,7 +46,7 @@ from snugfit.core.job import Plan  # noqa: E402
 from snugfit.planner.cost import operator_costs  # noqa: E402
 from snugfit.planner.devices.device import Device, Machine  # noqa: E402
 from snugfit.planner.devices.hardware import find_device, usual_host  # noqa: E402
-from snugfit.planner.prediction.predict import Planner  # noqa: E402
+from snugfit.planner.prediction.plan_needs import Planner  # noqa: E402
 from snugfit.planner.pretend_gpu.attention import Attention, kernels_of  # noqa: E402
 from snugfit.planner.pretend_gpu.cuda_twin import answering  # noqa: E402
 from snugfit.planner.pretend_gpu.native import device_in_tables  # noqa: E402

@@ -69,7 +69,7 @@ def predictions(model: str, machine: Any) -> list[dict[str, Any]]:
     """Return the cost of each set's predictions, one planner having seen the sets before it."""
     from snugfit.core.job import Plan
     from snugfit.planner.choice.rungs import together
-    from snugfit.planner.prediction.predict import Planner
+    from snugfit.planner.prediction.plan_needs import Planner
     from snugfit.planner.trace.dry_run import own_garbage
     from snugfit.techniques import find
 

@@ -63,7 +63,7 @@ from snugfit.planner.devices.data_sheets import LINKS, SHEETS  # noqa: E402
 from snugfit.planner.devices.device import Device, Link, Machine  # noqa: E402
 from snugfit.planner.plan import Outcome, Request, look_for  # noqa: E402
 from snugfit.planner.prediction.peak_and_time import Run  # noqa: E402
-from snugfit.planner.prediction.predict import Planner  # noqa: E402
+from snugfit.planner.prediction.plan_needs import Planner  # noqa: E402
 from snugfit.planner.target import Target, machine_of  # noqa: E402
 from snugfit.planner.trace.dry_run import Subject  # noqa: E402
 from snugfit.techniques import find  # noqa: E402

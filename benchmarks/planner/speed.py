@@ -92,7 +92,7 @@ def plan(what: str, started: float) -> dict[str, Any]:
     from snugfit.planner.devices.device import Machine
     from snugfit.planner.devices.hardware import uncalibrated
     from snugfit.planner.plan import Request, make_plan
-    from snugfit.planner.prediction.predict import Planner
+    from snugfit.planner.prediction.plan_needs import Planner
     from snugfit.planner.target import Target, machine_of
     from snugfit.planner.trace.dry_run import Subject
     from snugfit.techniques import find

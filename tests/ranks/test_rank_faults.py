@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 
 from snugfit.cli import main
-from snugfit.run.checkpoint import checkpoint_files, shards
+from snugfit.run.checkpoint import checkpoint_files, sharded_files
 from snugfit.tracking.spool import read_events
 from tests.ranks import faulty
 from tests.ranks.forked import run_command
@@ -75,7 +75,7 @@ def trained(run_dir: str | Path) -> dict[str, Any]:
         "windows": [event["window"] for event in events if event["event"] == "update"],
         "losses": [event["metrics"]["loss"] for event in events if event["event"] == "update"],
         "evaluations": [event["metrics"]["loss"] for event in events if event["event"] == "evaluation"],
-        "weights": shards.loaded(saved, {}),
+        "weights": sharded_files.loaded(saved, {}),
         "best": load_file(next(Path(run_dir, "best").glob("*.safetensors"))),
     }
 

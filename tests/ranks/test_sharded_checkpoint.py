@@ -13,7 +13,7 @@ from torch.distributed.tensor import distribute_tensor
 from torch.distributed.tensor.placement_types import Shard
 
 from snugfit.kit.serialize import pack
-from snugfit.run.checkpoint import checkpoint_files, shards
+from snugfit.run.checkpoint import checkpoint_files, sharded_files
 from snugfit.strategies.fsdp import FullyShard
 from tests.ranks.pool import Ranks
 
@@ -37,7 +37,7 @@ def written(root: Path) -> None:
 def read(root: Path, own: dict[str, Tensor]) -> dict[str, Any]:
     found = checkpoint_files.load_newest(root).parts["model"]
     assert found["count"] == 3 and torch.equal(found["plain"], torch.ones(2))
-    return shards.loaded(found["parameters"], own)
+    return sharded_files.loaded(found["parameters"], own)
 
 
 def read_parts(root: Path) -> list[list[float]]:
@@ -95,7 +95,7 @@ def failing(root: Path) -> bool:
     """Whether all ranks are told that one of them could not write."""
     strategy = FullyShard()
     if strategy.rank == 1:
-        shards.write = _full  # type: ignore[assignment]
+        sharded_files.write = _full  # type: ignore[assignment]
     try:
         checkpoint_files.write(
             root / "update-00000001", pack({"model": spread(TENSORS)}), keep=2, strategy=strategy
@@ -103,11 +103,11 @@ def failing(root: Path) -> bool:
     except checkpoint_files.RunFolderError:
         return True
     finally:
-        shards.write = _WRITE
+        sharded_files.write = _WRITE
     return False
 
 
-_WRITE = shards.write
+_WRITE = sharded_files.write
 
 
 def _full(*args: Any) -> list[Path]:

@@ -14,7 +14,7 @@ from material import MIB, error_between
 @contextmanager
 def weights_gone_in_backward() -> Iterator[None]:
     """Temporarily let every slot hold the last block's weights when backward comes."""
-    from snugfit.kit.streaming.stream import WeightStream
+    from snugfit.kit.streaming.weight_stream import WeightStream
 
     use = WeightStream._use
 

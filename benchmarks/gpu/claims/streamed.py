@@ -50,7 +50,7 @@ class Measured(Technique):
 @contextmanager
 def everything_resident() -> Iterator[None]:
     """Temporarily stream nothing, so that no copy is made."""
-    from snugfit.kit.streaming.stream import WeightStream
+    from snugfit.kit.streaming.weight_stream import WeightStream
 
     make = WeightStream.__init__
 

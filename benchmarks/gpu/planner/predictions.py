@@ -110,7 +110,7 @@ def predict_here(questions: Sequence[Case | Budgeted], device: Any, toy: bool) -
 
 def of_case(case: Case, machine: Any, toy: bool) -> dict[str, Any]:
     from snugfit.core.job import Plan
-    from snugfit.planner.prediction.predict import Planner
+    from snugfit.planner.prediction.plan_needs import Planner
 
     subject = subject_of(case.model, case.techniques(), toy)
     plan = Plan(case.micro_batch, device=machine.device.kind)
@@ -122,7 +122,7 @@ def of_budget(budgeted: Budgeted, machine: Any, toy: bool) -> dict[str, Any]:
     from snugfit.core.technique import Fidelity
     from snugfit.planner.choice.candidate import Budget
     from snugfit.planner.plan import Request, explained, look_for
-    from snugfit.planner.prediction.predict import Planner
+    from snugfit.planner.prediction.plan_needs import Planner
 
     subject = subject_of(budgeted.model, budgeted.techniques(), toy)
     there = min(budgeted.bytes, machine.device.memory_bytes)

@@ -17,7 +17,7 @@ from snugfit.deliver.predictor import BATCH_ROWS, Predictor
 from snugfit.errors import ModelError, SettingError, Untraceable, nearest
 from snugfit.kit.generation import Generation, room, writes_another_text
 from snugfit.kit.placement import place_
-from snugfit.kit.streaming.stream import WeightStream, blocks_of
+from snugfit.kit.streaming.weight_stream import WeightStream, blocks_of
 from snugfit.planner.choice.candidate import Budget, margin_on
 from snugfit.planner.cost.allocator import AllocatorSettings
 from snugfit.planner.devices.device import Machine

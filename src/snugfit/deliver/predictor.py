@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from snugfit.data.files.file_rows import MapStyle
-    from snugfit.kit.streaming.stream import WeightStream
+    from snugfit.kit.streaming.weight_stream import WeightStream
     from snugfit.step.step import Forward
 
 BATCH_ROWS = 32

@@ -10,7 +10,7 @@ from functools import cached_property
 from torch import nn
 
 from snugfit.errors import SettingError
-from snugfit.kit.streaming.stream import blocks_of
+from snugfit.kit.streaming.weight_stream import blocks_of
 from snugfit.planner.answers.plan_words import brief_bytes
 from snugfit.planner.choice.candidate import Budget
 from snugfit.planner.cost.allocator import reserved_bytes

@@ -24,7 +24,7 @@ from snugfit.planner.plan import Request, device_of, upper_bound
 from snugfit.planner.prediction.depth import Blocks, deepened_, longest_blocks
 from snugfit.planner.prediction.extrapolate import NotLinear
 from snugfit.planner.prediction.peak_and_time import Run
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.step.build import describe_model
 from snugfit.units import format_bytes

@@ -23,7 +23,7 @@ from snugfit.planner.choice.search import Search
 from snugfit.planner.choice.search_answer import alternatives, describe, rejected, why, why_not
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.measure import measure
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.trace.dry_run import Subject, own_garbage
 from snugfit.system.second_process import second_process
 

@@ -29,7 +29,7 @@ from snugfit.planner.devices.device import Machine
 from snugfit.planner.export import TOOLS, weighed
 from snugfit.planner.plan import Outcome, Request, answer_of, explained, explored, look_for
 from snugfit.planner.prediction.peak_and_time import Run
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.prediction.rank import PASSES, Rank, seconds_of
 from snugfit.planner.trace.dry_run import Subject, longest_rows
 from snugfit.planner.trace.segments import ROLES

@@ -14,7 +14,7 @@ from snugfit.errors import SnugfitError
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.devices.hardware import find_device
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.trace.dry_run import Subject, dry_run
 from snugfit.planner.trace.fake_tensors import BareOptimizer
 from snugfit.planner.trace.memory_breakdown import MemoryUse, memory_use

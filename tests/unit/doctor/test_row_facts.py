@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from snugfit.doctor.observe.loss_terms import sum_beside_mean
+from snugfit.doctor.observe.loss_graph import sum_beside_mean
 from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
 from snugfit.doctor.observe.overwritten_names import read_after_loop
 from snugfit.doctor.observe.row_digests import Rows, row_digests

@@ -18,7 +18,7 @@ from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import causal_lm, over_batches
 from snugfit.errors import SettingError
 from snugfit.kit.generation import Generation, generate, padded_left
-from snugfit.kit.streaming.stream import WeightStream, blocks_of
+from snugfit.kit.streaming.weight_stream import WeightStream, blocks_of
 from snugfit.kit.token_scores import in_token_chunks
 from snugfit.planner.choice.candidate import Budget
 from snugfit.planner.devices.device import Machine

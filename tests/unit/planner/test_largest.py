@@ -21,7 +21,7 @@ from snugfit.planner.devices.device import BASELINE, Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.largest import largest, make_largest, of_length
 from snugfit.planner.plan import Request
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.techniques import find
 

@@ -15,7 +15,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import uncalibrated
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.step.build import Material, make_step
 from snugfit.techniques import find

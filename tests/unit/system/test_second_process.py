@@ -16,7 +16,7 @@ from torch import nn
 
 import snugfit as sf
 from snugfit.core.job import Plan
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.target import Target, machine_of
 from snugfit.planner.worker import Worker
 from snugfit.system import second_process

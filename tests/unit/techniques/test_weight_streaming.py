@@ -18,8 +18,8 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.kit.placement import place_
-from snugfit.kit.streaming import host, stream
-from snugfit.kit.streaming.stream import WeightStream, blocks_of, spread
+from snugfit.kit.streaming import host, weight_stream
+from snugfit.kit.streaming.weight_stream import WeightStream, blocks_of, spread
 from snugfit.models.in_parts import read_in_formats
 from snugfit.step import build
 from snugfit.step.step import Step
@@ -327,12 +327,12 @@ def test_resident_layers_are_spread_and_take_no_copies() -> None:
 def test_spare_memory_is_looked_at_after_some_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     model = own()
     given = stream_weights(model, "cpu", resident="auto")
-    for _ in range(stream.MEASURED):
+    for _ in range(weight_stream.MEASURED):
         one_pass(model, given)
     assert len(given.streamed) == LAYERS
     room = 3 * given.slot_bytes // 2 + 1
-    assert stream.spare_device_bytes(torch.device("cpu")) == 0
-    monkeypatch.setattr(stream, "spare_device_bytes", lambda device: room)
+    assert weight_stream.spare_device_bytes(torch.device("cpu")) == 0
+    monkeypatch.setattr(weight_stream, "spare_device_bytes", lambda device: room)
     one_pass(model, given)
     assert len(given.streamed) == LAYERS - 3
 
@@ -353,7 +353,7 @@ def test_spare_memory_is_what_is_free_beside_others_and_beside_ones_own_peak(
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: fraction)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 300)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 200)
-    assert stream.spare_device_bytes(torch.device("cuda")) == spare
+    assert weight_stream.spare_device_bytes(torch.device("cuda")) == spare
 
 
 def test_host_memory_has_one_block_twice_at_most_while_some_become_resident(
@@ -362,12 +362,12 @@ def test_host_memory_has_one_block_twice_at_most_while_some_become_resident(
     model = own()
     given = stream_weights(model, "cpu", resident="auto")
     with counting() as live:
-        for _ in range(stream.MEASURED):
+        for _ in range(weight_stream.MEASURED):
             one_pass(model, given)
         packed, slots = given.host_bytes, given.slot_bytes
         live_bytes = live.now()
         assert packed + slots <= live_bytes
-        monkeypatch.setattr(stream, "spare_device_bytes", lambda device: slots // 2)
+        monkeypatch.setattr(weight_stream, "spare_device_bytes", lambda device: slots // 2)
         live.peak = 0
         with torch.inference_mode(False):
             given._prepare()

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from snugfit.deliver.export.card import write_card
 from snugfit.deliver.export.comparison import check
 from snugfit.deliver.export.example_rows import score
 from snugfit.deliver.export.export_format import ExportOptions, Format
@@ -18,6 +17,7 @@ from snugfit.deliver.export.exported_model import ExportedModel, load_subject
 from snugfit.deliver.export.formats import FORMATS, find_format
 from snugfit.deliver.export.label_unit import in_label_unit
 from snugfit.deliver.export.metric_changes import MetricChanges, metric_changes
+from snugfit.deliver.export.model_card import write_card
 from snugfit.deliver.export.numbers import BF16, stored_numbers
 from snugfit.deliver.export.push import check_push, push
 from snugfit.deliver.export.quantization import PACKAGES

@@ -26,7 +26,7 @@ from snugfit.planner.choice.rungs import (
     together,
 )
 from snugfit.planner.prediction.by_size import BySize
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.prediction.staying import keeping, staying
 from snugfit.step.micro_batching import sizes
 

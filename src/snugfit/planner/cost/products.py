@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from snugfit.planner.cost.convolutions import Arguments, Rule
+from snugfit.planner.cost.convolution_workspace import Arguments, Rule
 from snugfit.planner.cost.kernel_memory import measured_bytes
 
 _MOST = 1024

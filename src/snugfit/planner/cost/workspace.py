@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from snugfit.planner.cost import recurrent
-from snugfit.planner.cost.convolutions import (
+from snugfit.planner.cost.convolution_workspace import (
     Arguments,
     Rule,
     bytes_of,

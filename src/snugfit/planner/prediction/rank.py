@@ -25,7 +25,7 @@ from snugfit.planner.cost.records import Phase
 from snugfit.planner.cost.roofline import NO_COSTS, combined
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.peak_and_time import Run, prediction_of
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.trace.fake_ranks import DataParallelTwin, fake_ranks
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import HYBRID, STRATEGIES

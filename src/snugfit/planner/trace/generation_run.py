@@ -18,7 +18,7 @@ from snugfit.core.tree import leaves
 from snugfit.kit.generation import Draws, Generation, writes_another_text
 from snugfit.kit.placement import place_
 from snugfit.kit.skeleton import skeleton
-from snugfit.kit.streaming.stream import WeightStream, blocks_of
+from snugfit.kit.streaming.weight_stream import WeightStream, blocks_of
 from snugfit.planner.cost.records import Role, Trace
 from snugfit.planner.trace.dry_run import own_garbage
 from snugfit.planner.trace.fake_tensors import fake_, fake_batch

@@ -30,7 +30,7 @@ from torch import Tensor
 from snugfit.errors import RunFolderError, SnugfitWarning
 from snugfit.kit.serialize import Packed, unpack
 from snugfit.results.run_folder import checkpoints_in
-from snugfit.run.checkpoint import shards
+from snugfit.run.checkpoint import sharded_files
 from snugfit.strategies.base import Strategy
 from snugfit.system.disk_files import disk_problem, flush, is_full
 from snugfit.system.json_text import parse_json
@@ -234,7 +234,7 @@ def _write_shards(
     folder: Path, sharded: Mapping[str, Tensor], rank: int, group: dist.ProcessGroup | None
 ) -> dict[str, str]:
     """Write this rank's parts of what is spread over ranks; the sha256 of its files."""
-    written = shards.write(folder / shards.FOLDER, sharded, rank, group)
+    written = sharded_files.write(folder / sharded_files.FOLDER, sharded, rank, group)
     for path in written:
         flush(path)
     return {path.relative_to(folder).as_posix(): _sha256(path) for path in written}

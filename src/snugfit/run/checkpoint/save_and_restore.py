@@ -21,7 +21,7 @@ from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitErro
 from snugfit.kit.phases import phase
 from snugfit.kit.serialize import Packed, pack
 from snugfit.results.run_folder import checkpoints_in
-from snugfit.run.checkpoint import checkpoint_files, shards
+from snugfit.run.checkpoint import checkpoint_files, sharded_files
 from snugfit.run.checkpoint.host_copy import Snapshot
 from snugfit.run.identity.identity import VERSION, batch_norm_identity, check_identity
 from snugfit.step.state import state_like
@@ -261,7 +261,7 @@ def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> 
         name.removeprefix(_TECHNIQUES): part for name, part in parts.items() if name.startswith(_TECHNIQUES)
     }
     state = {**parts["model"], **run["step"], "techniques": techniques}
-    step.load_state_dict(shards.loaded(state, state_like(step, state)))
+    step.load_state_dict(sharded_files.loaded(state, state_like(step, state)))
     step.micro_batch = micro_batch
     training.watch.load_state_dict(run["watch"])
     training.last_metrics = run["last_metrics"]

@@ -17,7 +17,7 @@ from snugfit.core.technique import ONE_MEMORY, Card, Context, Family, Seams, Sha
 from snugfit.errors import SnugfitWarning
 from snugfit.kit.mapped_tensors import in_file
 from snugfit.kit.placement import set_data_
-from snugfit.kit.streaming.stream import WeightStream, blocks_of
+from snugfit.kit.streaming.weight_stream import WeightStream, blocks_of
 
 
 def stream_weights(

@@ -16,7 +16,7 @@ from snugfit.planner.cost.allocator import AllocatorSettings, Reserved, replay, 
 from snugfit.planner.cost.records import Op, Phase, Place, Storage, Trace
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import find_device
-from snugfit.planner.prediction import predict
+from snugfit.planner.prediction import plan_needs
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -199,8 +199,8 @@ def test_a_plan_reserves_by_the_machines_setting(monkeypatch: pytest.MonkeyPatch
         asked.append(expandable_segments)
         return replay([(0, MIB)])
 
-    monkeypatch.setattr(predict, "reserved_bytes", reserved)
-    planner = predict.Planner.__new__(predict.Planner)
+    monkeypatch.setattr(plan_needs, "reserved_bytes", reserved)
+    planner = plan_needs.Planner.__new__(plan_needs.Planner)
     for setting in (False, True):
         planner.machine = Machine(
             find_device("h100"), find_device("cpu"), "cuda", expandable_segments=setting

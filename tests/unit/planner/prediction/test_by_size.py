@@ -16,7 +16,7 @@ from snugfit.planner.devices.hardware import uncalibrated
 from snugfit.planner.prediction.by_size import repeated
 from snugfit.planner.prediction.extrapolate import NotLinear
 from snugfit.planner.prediction.peak_and_time import Run
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.trace.segments import ROLES, Key, Segment
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.placement.optimizer_in_backward import OptimizerInBackward

@@ -18,9 +18,9 @@ from snugfit.planner.cost.records import Parts, Phase
 from snugfit.planner.cost.roofline import combined
 from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.devices.hardware import find_device
-from snugfit.planner.prediction import predict
+from snugfit.planner.prediction import plan_needs
 from snugfit.planner.prediction.peak_and_time import Run, _ahead_bytes, _before_and_after_waiting
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.planner.trace.segments import ROLES, Key, Segment
 from snugfit.techniques import find
@@ -93,7 +93,7 @@ def test_a_plan_that_streams_from_files_reads_the_disk(
         asked.append(from_disk)
         return roofline.pricing(device, host, tf32, from_disk)
 
-    monkeypatch.setattr(predict, "pricing", pricing)
+    monkeypatch.setattr(plan_needs, "pricing", pricing)
     cpu = find_device("cpu")
     Planner(subject, Machine(cpu, cpu)).predict(Plan(device="cpu"), techniques)
     assert asked == [folder is not None]
@@ -130,8 +130,8 @@ def test_what_each_block_leaves_torn_counts_for_all_blocks() -> None:
         return Run([], reserved / requested, (), Parts(), 1.0, requested=requested)
 
     one, two = run(1000, 1200), run(1100, 1400)
-    assert predict._reserved_deep(one, two, 10) == pytest.approx(3200 / 2000)
-    assert predict._reserved_deep(one, run(1100, 1210), 10) == pytest.approx(
+    assert plan_needs._reserved_deep(one, two, 10) == pytest.approx(3200 / 2000)
+    assert plan_needs._reserved_deep(one, run(1100, 1210), 10) == pytest.approx(
         1.1
     )  # as in the deeper one, at least
-    assert predict._reserved_deep(one, run(1000, 1300), 10) == pytest.approx(1.3)
+    assert plan_needs._reserved_deep(one, run(1000, 1300), 10) == pytest.approx(1.3)

@@ -140,7 +140,7 @@ def answers() -> dict[str, Any]:
     from snugfit.core.random import preserved_randomness, seed_device
     from snugfit.kit.bf16_rounding import alternative, has_bf16
     from snugfit.kit.streaming.slot import Slot
-    from snugfit.kit.streaming.stream import spare_device_bytes
+    from snugfit.kit.streaming.weight_stream import spare_device_bytes
     from snugfit.system.memory import available_bytes, memory_bytes, release_memory
 
     device = torch.device("cuda")
@@ -195,7 +195,7 @@ def staying() -> dict[str, Any]:
     """Bytes and seconds of plans in which some blocks stay on the device: as they are told, and run whole."""
     from snugfit.core.batch import Batch
     from snugfit.core.job import Job, Plan
-    from snugfit.planner.prediction.predict import Planner
+    from snugfit.planner.prediction.plan_needs import Planner
     from snugfit.planner.target import Target, machine_of
     from snugfit.planner.trace.dry_run import Subject
     from snugfit.techniques import find
@@ -466,7 +466,7 @@ def masters() -> dict[str, Any]:
     import snugfit as sf
     from snugfit.core.batch import Batch
     from snugfit.core.job import Job, Plan
-    from snugfit.planner.prediction.predict import Planner
+    from snugfit.planner.prediction.plan_needs import Planner
     from snugfit.planner.target import Target, machine_of
     from snugfit.planner.trace.dry_run import Subject
 

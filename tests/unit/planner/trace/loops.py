@@ -24,7 +24,7 @@ from snugfit.kit.skeleton import skeleton
 from snugfit.planner.cost.communication import Cluster
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.peak_and_time import prediction_of
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.prediction.rank import Rank
 from snugfit.planner.target import Target, machine_of
 from snugfit.planner.trace import recorder

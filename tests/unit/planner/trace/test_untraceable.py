@@ -11,7 +11,7 @@ from snugfit.core.job import Plan
 from snugfit.errors import Untraceable, UserError
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import uncalibrated
-from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.trace.dry_run import dry_run
 from snugfit.planner.trace.untraceable import explained, explaining
 from snugfit.techniques import discover

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from snugfit.doctor.observe.dependence import attends_over, mixed_at, pooled_at, sensitivity
-from snugfit.doctor.observe.label_columns import column_of_target
 from snugfit.doctor.observe.row_orders import other_order
 from snugfit.doctor.observe.run_events import OtherOrder
 from snugfit.doctor.observe.script_events import OVER_ROWS, LabelColumn, OtherRows, SeesFuture, WrongAxis
+from snugfit.doctor.observe.target_leaks import column_of_target
 from snugfit.doctor.observe.term_events import PaddingRead
 from snugfit.doctor.observe.watchers.watch_log import Recorder, line_in, own_frames, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch, TimeFirst

@@ -320,7 +320,7 @@ class Recorder:
 
     def padding_of(self, tokens: torch.Tensor) -> torch.Tensor | None:
         """Return which tokens are padding: the one that an embedding leaves out, or that no setting names, where rows end in it; None without any."""
-        from snugfit.doctor.observe.padding import padding_behind  # imports torch, as the script has
+        from snugfit.doctor.observe.padding_tokens import padding_behind  # imports torch, as the script has
 
         if self._padding is None:
             return padding_behind(tokens)

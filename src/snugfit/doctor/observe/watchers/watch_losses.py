@@ -29,7 +29,7 @@ from snugfit.doctor.observe.graph_nodes import (
 )
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
-from snugfit.doctor.observe.padding import labels_on_padding
+from snugfit.doctor.observe.padding_tokens import labels_on_padding
 from snugfit.doctor.observe.script_events import (
     FarTargets,
     Loss,

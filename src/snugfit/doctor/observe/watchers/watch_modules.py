@@ -22,7 +22,7 @@ from snugfit.doctor.observe.dependence import Dependence
 from snugfit.doctor.observe.frozen_norms import FrozenNorms
 from snugfit.doctor.observe.graph_nodes import mark_mixing
 from snugfit.doctor.observe.internals import is_compiled
-from snugfit.doctor.observe.layers import Layers
+from snugfit.doctor.observe.layer_inputs import Layers
 from snugfit.doctor.observe.loaded_weights import LoadedWeights
 from snugfit.doctor.observe.log import ModelSeen
 from snugfit.doctor.observe.module_facts import (

@@ -13,7 +13,7 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.differences import shown_by
 from snugfit.doctor.observe.graph_nodes import line_of, mark_constant_rows
 from snugfit.doctor.observe.internals import script_as
-from snugfit.doctor.observe.loss_terms import (
+from snugfit.doctor.observe.loss_graph import (
     COSINE,
     Term,
     nested_mean,

@@ -8,11 +8,11 @@ from typing import Any
 from huggingface_hub import ModelCard
 from torch import nn
 
-from snugfit.deliver.export.card import write_card
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import ExportOptions, Written
 from snugfit.deliver.export.exported_model import subject_of
 from snugfit.deliver.export.formats import FORMATS
+from snugfit.deliver.export.model_card import write_card
 from snugfit.deliver.export.scored import ScoredRows
 from snugfit.deliver.predictor import predictor_of
 from snugfit.tracking.spool import Spool
