@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import itertools
 import os
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from _pytest.doctest import DoctestModule
+from _pytest.mark import MarkMatcher
+from _pytest.mark.expression import Expression
 
 import tests.quiet_libraries  # noqa: F401 - before anything imports them
 
@@ -82,11 +85,34 @@ def pytest_collection_modifyitems(
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Look for no examples in the docstrings of tests, where `--doctest-modules` asks for those of the package."""
+    """Look for no examples in the docstrings of tests, where `--doctest-modules` asks for those of the package, nor in a file that has none.
+
+    To look means to read the sources of all that a module holds.
+    """
     collectors = yield
-    if file_path.is_relative_to(Path(__file__).parent):
-        return [each for each in collectors if not isinstance(each, DoctestModule)]
+    modules = [each for each in collectors if isinstance(each, DoctestModule)]
+    if modules and (
+        file_path.is_relative_to(Path(__file__).parent) or ">>>" not in file_path.read_text(encoding="utf-8")
+    ):
+        return [each for each in collectors if each not in modules]
     return collectors
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, None]:
+    """Make no test for values whose marks `-m` leaves out: of full products that is half of all tests that there would be.
+
+    One stays, or the function would seem to have no values; pytest leaves it out by its marks.
+    """
+    yield
+    expression, calls = metafunc.config.option.markexpr, metafunc._calls
+    if expression and len(calls) > 1:
+        chooses, own = _compiled(expression), list(metafunc.definition.iter_markers())
+        chosen = [call for call in calls if chooses.evaluate(MarkMatcher.from_markers([*own, *call.marks]))]
+        calls[:] = chosen or calls[:1]
+
+
+_compiled = functools.cache(Expression.compile)
 
 
 @pytest.hookimpl(wrapper=True)
