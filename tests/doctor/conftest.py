@@ -1,18 +1,3 @@
-"""Scripts are watched within the process of the tests, whose own modules are none of a script's."""
-
 from __future__ import annotations
 
-import sys
-
-import pytest
-
-from snugfit.doctor.observe import own_source
-from snugfit.doctor.observe.watchers.watch_log import is_own
-
-
-@pytest.fixture(autouse=True)
-def _tests_are_no_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    tests = {
-        getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("tests.")
-    }
-    monkeypatch.setattr(own_source, "is_own", lambda file: is_own(file) and file not in tests)
+from tests.doctor.script_sources import tests_are_no_script  # noqa: F401

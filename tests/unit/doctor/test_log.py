@@ -1,13 +1,16 @@
-"""The log of an observed script: whatever is noted is read again."""
+"""The log of an observed script: whatever is noted is read again, and of which files it is."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 
+import snugfit
 import snugfit.doctor.observe as observe
 from snugfit.doctor.observe.log import _EVENTS
 from snugfit.doctor.observe.script_events import Event
+from snugfit.doctor.observe.watchers.watch_log import is_own
 
 
 def test_every_kind_of_event_can_be_read_again() -> None:
@@ -20,3 +23,11 @@ def test_every_kind_of_event_can_be_read_again() -> None:
     }
     known = {kind for module in _EVENTS for kind in vars(module).values() if isinstance(kind, type)}
     assert len(kinds) > 20 and kinds <= known
+
+
+def test_no_file_of_snugfit_is_a_scripts_own_where_it_runs_from_its_sources() -> None:
+    """As in a checkout, which lies in no folder of libraries."""
+    assert snugfit.__file__ is not None
+    root = Path(snugfit.__file__).parent
+    assert [path for path in sorted(root.rglob("*.py")) if is_own(str(path))] == []
+    assert is_own(__file__)

@@ -47,7 +47,7 @@ _UNFINISHED = (Backward, Clip, Rescale, ScalerStep)
 """Acts that mean something together with the step that ends them."""
 WITHOUT_VALUES = "calls on the meta device, where tensors have no values"
 
-_PACKAGE = str(Path(__file__).resolve().parents[2])
+_PACKAGE = str(Path(__file__).resolve().parents[3])
 _LIBRARIES = tuple(
     {
         *(os.path.realpath(path) + os.sep for path in sysconfig.get_paths().values() if "python" in path),

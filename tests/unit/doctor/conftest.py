@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from tests.doctor.script_sources import tests_are_no_script  # noqa: F401
