@@ -95,6 +95,7 @@ for line in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_a_mistake_is_said_without_numpy_or_torch(tmp_path: Path) -> None:
     (tmp_path / "rows.yaml").write_text(
         "task: text-classification\nmodel: m\ndata: {train: missing.csv}\ntechniques: [lora]\n"

@@ -108,12 +108,13 @@ def answered(
     return answers, allocated.peak - streamed + weight_bytes(model) - streamed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [llama, t5])
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(Generation(NEW), marks=pytest.mark.slow),
-        pytest.param(Generation(NEW, temperature=1.0, top_p=0.9), marks=pytest.mark.slow),
+        Generation(NEW),
+        Generation(NEW, temperature=1.0, top_p=0.9),
         Generation(NEW, num_beams=3),
     ],
     ids=["greedy", "drawn", "beams"],
@@ -233,6 +234,7 @@ def planned_scores(model: nn.Module, memory_bytes: int) -> GenerationPlan:
     return plan_generation(model, asked, card(memory_bytes), Budget(memory_bytes, margin=0.0))
 
 
+@pytest.mark.slow
 def test_scores_never_hold_all_logits_and_what_they_take_is_known_before() -> None:
     model = llama(vocab_size=LETTERS)
     batch = texts(ROWS)

@@ -217,6 +217,7 @@ def test_a_teacher_and_a_map_between_its_features_and_the_student_s_are_in_the_p
     assert peak > predicted(alone, plan)[0] + weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "names", "micro_batch"),
     [
@@ -226,15 +227,14 @@ def test_a_teacher_and_a_map_between_its_features_and_the_student_s_are_in_the_p
         (lambda: Encoder(1), ("adamw", "optimizer_in_backward"), 1),
         # whose second micro-batch still has gradients of the first one on their way
         (lambda: Encoder(1), ("adamw", "optimizer_offload", "gradient_offload"), 1),
-        pytest.param(
+        (
             lambda: Tied(16),
             ("recompute", "master_weights", "adamw", "optimizer_offload", "gradient_offload"),
             1,
-            marks=pytest.mark.slow,
         ),
         # whose first micro-batch is computed in another order
-        pytest.param(lambda: Encoder(16), ("adamw", "recompute"), 1, marks=pytest.mark.slow),
-        pytest.param(lambda: Stacks(16), ("adamw",), None, marks=pytest.mark.slow),
+        (lambda: Encoder(16), ("adamw", "recompute"), 1),
+        (lambda: Stacks(16), ("adamw",), None),
     ],
     ids=[
         "blocks",

@@ -67,6 +67,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_a_recipe_names_them_and_the_best_weights_are_chosen_by_one(module: str) -> None:
     from sklearn.metrics import cohen_kappa_score
 

@@ -29,6 +29,7 @@ track: {mlflow: false, tensorboard: true, pictures: 3}
 """
 
 
+@pytest.mark.slow
 def test_those_whose_class_was_given_least_are_shown_at_each_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,13 @@ TOOLS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("tool", list(TOOLS))
+SLOW = {"certify_technique", "plan"}
+"""What takes seconds."""
+
+
+@pytest.mark.parametrize(
+    "tool", [pytest.param(each, marks=pytest.mark.slow) if each in SLOW else each for each in TOOLS]
+)
 def test_a_result_is_a_few_lines_and_its_page_in_a_notebook(tool: str) -> None:
     use, part = TOOLS[tool]
     torch.manual_seed(0)  # from some weights no rate lowers the loss of so few rows for sure

@@ -216,6 +216,7 @@ def difficult_sources(folder: Path) -> Iterator[tuple[str, object]]:
     yield "json lines", folder / "b.jsonl"
 
 
+@pytest.mark.slow
 def test_whoever_goes_on_reads_rows_from_the_place_on_where_the_source_can(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delitem(sys.modules, "rows_of_mine", raising=False)

@@ -30,6 +30,7 @@ def by_level(points: tuple[FrontierPoint, ...]) -> dict[tuple[str, str], Frontie
     return {(each.level, each.what): each for each in points}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("megabytes", [4000, 420])
 def test_each_level_is_searched_for_its_fastest_and_its_smallest_plan_whatever_is_allowed(
     megabytes: int,

@@ -737,6 +737,7 @@ class Paged(Laws):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("room", "chosen"), [(-100, "adamw_8bit"), (-300, "adamw_8bit(paged=True)")])
 def test_states_are_in_pages_where_they_do_not_fit_in_few_bits(room: int, chosen: str) -> None:
     laws = Paged()
@@ -768,6 +769,7 @@ class Stateful(Laws):
         return replace(found, host_peak_bytes=MB if "optimizer_offload" in names else 0)
 
 
+@pytest.mark.slow
 def test_something_is_found_in_as_much_as_the_smallest_of_all_plans_needs() -> None:
     laws = Stateful()
     every = (each for level in Fidelity for each in laws.every(level, Fidelity.QUANTIZED))
@@ -800,6 +802,7 @@ def test_activations_are_placed_nowhere_where_the_step_alone_takes_more_than_the
     assert away and not any("recompute" in names and "gradient_offload" not in names for names in away)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("megabytes", [200, 245])
 def test_a_set_whose_states_are_known_to_be_too_many_is_not_run(
     megabytes: int, monkeypatch: pytest.MonkeyPatch

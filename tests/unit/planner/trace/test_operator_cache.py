@@ -271,13 +271,14 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 8), nn.Unflatten(0, (-1, 1)), *layers, nn.Flatten(), nn.Linear(8, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
     [
         ("sgd", "optimizer_in_backward"),
-        pytest.param(("adamw", "clip_norm", "ema"), marks=pytest.mark.slow),
-        pytest.param(("adamw", "recompute", "bf16"), marks=pytest.mark.slow),
-        pytest.param(("adamw", "nf4", "lora", "recompute"), marks=pytest.mark.slow),
+        ("adamw", "clip_norm", "ema"),
+        ("adamw", "recompute", "bf16"),
+        ("adamw", "nf4", "lora", "recompute"),
     ],
 )
 def test_a_dry_run_from_memory_is_the_one_that_asks_torch_each_time(names: tuple[str, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,15 @@ from tests.unit.run.training.runs import finish, make_training, resumed, stop_at
 
 CASES = {**ordinary.CASES, **ARCHITECTURES}
 NAMES = list(ordinary.CASES)
+FEW = {"batch_encoding", "buffers_in_blocks", "packed_sequences", "compiled", "t5"}
+"""One of each kind: for what is done with a run's files and its micro-batch all of a kind are alike."""
+
+
+def slowly(names: Iterable[str]) -> list[Any]:
+    """Return the names, of which only the few of each kind are of quick tests."""
+    return [each if each in FEW else pytest.param(each, marks=pytest.mark.slow) for each in names]
+
+
 WITHOUT_FLOATS = {"t5", "bart", "vit"}
 """Cases whose inputs are no numbers that could be NaN, or take long."""
 
@@ -91,7 +100,7 @@ def test_micro_batches_give_the_update_of_the_whole_window(name: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-6, atol=100 * case.rounding)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slowly(CASES))
 def test_a_run_goes_on_from_the_files_of_a_checkpoint_bit_for_bit(name: str, tmp_path: Path) -> None:
     unbroken = run_of(CASES[name], tmp_path / "unbroken")
     finish(unbroken)
@@ -124,7 +133,7 @@ def test_a_window_that_is_not_finite_changes_nothing(name: str) -> None:
         assert repr(step.state_dict().get("modules")) == repr(never.state_dict().get("modules"))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slowly(CASES))
 def test_the_best_model_loads_strictly_into_the_plain_module(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     training = run_of(case, tmp_path, epochs=1.0)
@@ -142,13 +151,7 @@ def test_the_best_model_loads_strictly_into_the_plain_module(name: str, tmp_path
     assert all(torch.equal(found[key], expected[key]) for key in found)
 
 
-FEW = {"batch_encoding", "buffers_in_blocks", "packed_sequences", "compiled", "t5"}
-"""One of each kind: for the search of a micro-batch all of a kind are alike."""
-
-
-@pytest.mark.parametrize(
-    "name", [each if each in FEW else pytest.param(each, marks=pytest.mark.slow) for each in NAMES]
-)
+@pytest.mark.parametrize("name", slowly(NAMES))
 def test_the_micro_batch_is_found_and_leaves_no_trace(name: str, tmp_path: Path) -> None:
     tried, given = (
         run_of(CASES[name], tmp_path / "auto", epochs=1.0),

@@ -181,6 +181,7 @@ def test_a_mask_function_of_the_users_own_is_called_and_stays() -> None:
     assert len(made) == 1
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_compiled_once_for_micro_batches_of_one_shape() -> None:
     from torch._dynamo.testing import CompileCounter
 

@@ -287,6 +287,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_the_command_certifies_a_technique_by_its_path_and_leaves_a_page(
     module: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

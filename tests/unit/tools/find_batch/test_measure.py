@@ -175,17 +175,15 @@ def test_a_budget_below_what_stands_there_anyway_is_refused_with_both_numbers() 
         find_batch(sf.Step(net(), sf.AdamW()), window(), memory_bytes=100 * 1024)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "techniques",
     [
         (),
-        pytest.param(problems.together(), marks=pytest.mark.slow),
-        pytest.param((sf.AdamW(learning_rate=0.1), sf.OptimizerInBackward()), marks=pytest.mark.slow),
-        pytest.param((sf.ScheduleFree(), sf.SAM()), marks=pytest.mark.slow),
-        pytest.param(
-            (sf.SGD(learning_rate=0.1), sf.FP16(), sf.EMA(), sf.GradualUnfreeze(every=2)),
-            marks=pytest.mark.slow,
-        ),
+        problems.together(),
+        (sf.AdamW(learning_rate=0.1), sf.OptimizerInBackward()),
+        (sf.ScheduleFree(), sf.SAM()),
+        (sf.SGD(learning_rate=0.1), sf.FP16(), sf.EMA(), sf.GradualUnfreeze(every=2)),
     ],
     ids=problems.name_of,
 )

@@ -100,6 +100,7 @@ def test_the_rate_that_leaves_nothing_is_found(project: Path, tmp_path: Path):
         assert trial.value == pytest.approx(9 * (1 - 2 * trial.parameters[RATE]) ** 2, rel=1e-4, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_choice_is_searched_and_the_best_recipe_has_it(project: Path, tmp_path: Path):
     recipe = parabola(project, tmp_path)
     found = tune(recipe, {RATE: [0.05, 0.4]}, trials=9)
@@ -115,6 +116,7 @@ def test_a_choice_is_searched_and_the_best_recipe_has_it(project: Path, tmp_path
     assert from_recipe.train_recipe(best).best["metrics"]["loss"] == found.best.value  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_trials_that_differ_in_numbers_of_learning_alone_are_planned_once(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -39,6 +39,7 @@ def search(study: Study, count: int) -> list[Trial]:
     return list(study.trials())
 
 
+@pytest.mark.slow
 def test_draws_depend_on_the_seed_and_the_trials_before_and_on_nothing_else(tmp_path: Path):
     (tmp_path / "whole").mkdir()
     (tmp_path / "parts").mkdir()
