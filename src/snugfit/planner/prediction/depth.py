@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from snugfit.core.layers import repeated_blocks
+from snugfit.core.technique import Technique, as_settings
+from snugfit.kit.module_patterns import matches
 from snugfit.kit.skeleton import skeleton
+
+_NUMBERS = frozenset("0123456789?[")
+"""Letters of a pattern that can be of some blocks and not of others, whose names differ in their numbers alone."""
 
 _LONGEST_PERIOD = 8
 _FEWEST = 4
@@ -65,6 +70,44 @@ def longest_blocks(model: nn.Module, deeper: bool = False) -> Blocks | None:
     return max(
         (each for each in candidates if deeper or each.long), key=lambda each: each.count, default=None
     )
+
+
+def tells_blocks_apart(technique: Technique, model: nn.Module, blocks: Blocks) -> bool:
+    """Return whether a pattern of a technique is of some blocks of a list and not of others.
+
+    A model of fewer blocks has other numbers, so it does not show what comes of such a pattern.
+    """
+    patterns = [each for each in _words(as_settings(technique)) if not _NUMBERS.isdisjoint(each)]
+    if not patterns:
+        return False
+    held: Any = model.get_submodule(blocks.name)
+    inner = [[name for name, _ in (*each.named_modules(), *each.named_parameters())] for each in held]
+    for pattern in patterns:
+        matched = [
+            {
+                name
+                for name in names
+                if matches(".".join(filter(None, (blocks.name, str(number), name))), pattern)
+            }
+            for number, names in enumerate(inner)
+        ]
+        regular = matched[blocks.irregular :]
+        if regular[blocks.period :] != regular[: -blocks.period]:
+            return True
+    return False
+
+
+def _words(settings: Any) -> Iterator[str]:
+    """Yield all texts among settings, those of techniques within them too."""
+    if isinstance(settings, str):
+        yield settings
+    elif isinstance(settings, Technique):
+        yield from _words(as_settings(settings))
+    elif isinstance(settings, Mapping):
+        yield from _words([*settings, *settings.values()])
+    elif isinstance(settings, (list, tuple, set, frozenset)):
+        for each in settings:
+            yield from _words(each)
 
 
 def shortened(model: nn.Module, blocks: Blocks, count: int) -> nn.Module:

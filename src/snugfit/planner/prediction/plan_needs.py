@@ -26,7 +26,7 @@ from snugfit.planner.cost.roofline import Costs, peak_rate, pricing
 from snugfit.planner.cost.workspace import doubt
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.by_size import BySize, repeated
-from snugfit.planner.prediction.depth import Blocks, longest_blocks, shortened
+from snugfit.planner.prediction.depth import Blocks, longest_blocks, shortened, tells_blocks_apart
 from snugfit.planner.prediction.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.prediction.peak_and_time import Run, prediction_of
 from snugfit.planner.prediction.staying import Streamed, keeping, staying, with_staying
@@ -80,6 +80,9 @@ class Planner:
     _base_of: dict[frozenset[Technique], int] = field(
         default_factory=dict, init=False
     )  # that told, by placements
+    _apart: dict[Technique, bool] = field(
+        default_factory=dict, init=False
+    )  # those whose patterns are of some blocks
     wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
     second: SecondProcess | None = field(default=None, init=False)  # that runs what `run` does
 
@@ -172,7 +175,8 @@ class Planner:
             many, counts = count > _ROUGHLY, (_ROUGHLY,)
         failed: Exception | None = None
         placed = frozenset(each for each in techniques if each.card.family is Family.PLACEMENT)
-        for base, few in itertools.product(self._bases(many, placed), counts if many else (None,)):
+        bases = self._bases(many, placed, self._tell_blocks_apart(techniques))
+        for base, few in itertools.product(bases, counts if many else (None,)):
             try:
                 run = self._carried_on(plan, techniques, base, few, rough)
                 self._base_of[placed] = base or 0
@@ -182,24 +186,33 @@ class Planner:
             # a model or a technique may need a block that is left out, in any way: the whole one tells
             except Exception as error:  # noqa: BLE001
                 failed = error
-        if self.wanted is not None and failed is not None:
-            raise failed
+        if self.wanted is not None:
+            raise failed or NotLinear("patterns of a technique are of some blocks alone")
         return self._run_once(plan, techniques, None, None), True
 
-    def _bases(self, many: bool, placed: frozenset[Technique]) -> Iterator[int | None]:
+    def _tell_blocks_apart(self, techniques: Sequence[Technique]) -> bool:
+        """Return whether patterns of these techniques are of some blocks and not of others."""
+        if self.blocks is None:
+            return False
+        for each in techniques:
+            if each not in self._apart:
+                self._apart[each] = tells_blocks_apart(each, self._models[None], self.blocks)
+        return any(self._apart[each] for each in techniques)
+
+    def _bases(self, many: bool, placed: frozenset[Technique], apart: bool) -> Iterator[int | None]:
         """Yield the numbers of blocks from which a run is carried on.
 
-        There are more where a technique looks further than to the next block, as fewer placements tell that needed them, and all (None)
-        where it has many micro-batches.
+        There are more where a technique looks further than to the next block, as fewer placements tell that needed them, none where some
+        tell blocks `apart`, and all (None) where it has many micro-batches.
         """
         if self.whole:
             return
-        if self.blocks is not None:
+        if self.blocks is not None and not apart:
             fewest, period = self.blocks.fewest, self.blocks.period
             least = max((base for fewer, base in self._base_of.items() if fewer <= placed), default=0)
             depths = (fewest + more * period for more in range(3))
             yield from (depth for depth in depths if least <= depth < self.blocks.count - period)
-        if many:
+        if many and self.wanted is None:
             yield None
 
     def strategy(self) -> AbstractContextManager[Strategy | None]:

@@ -19,12 +19,23 @@ from snugfit.planner.prediction.peak_and_time import Run
 from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.trace.segments import ROLES, Key, Segment
 from snugfit.techniques.learning.adamw import AdamW
+from snugfit.techniques.learning.freeze import Freeze
 from snugfit.techniques.placement.optimizer_in_backward import OptimizerInBackward
 from snugfit.techniques.placement.recompute import Recompute
 from tests.unit.planner.dry import subject_of
 
 ROWS = 32
 SIZES = (16, 8, 4, 2, 1)
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*(nn.Linear(64, 64) for _ in range(18)))
+        self.head = nn.Linear(64, 5)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(rows))
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +74,20 @@ def test_the_second_micro_batch_stands_for_those_after_the_first_that_are_like_i
     ]
     told = repeated(Run(pieces, 1.0, (), Parts(), 1.0), wanted)
     assert [each.times for each in told.segments] == times
+
+
+def test_blocks_that_a_pattern_of_numbers_freezes_are_frozen_by_their_own_numbers() -> None:
+    """A model of few blocks has other numbers: ten frozen of 18 were taken for all, and a third of the memory was left out."""
+    model = Deep()
+    data = torch.randn(8, 64), torch.zeros(8, dtype=torch.long)
+    techniques = AdamW(), Freeze(patterns=("body.[0-9]",))
+    cpu = replace(uncalibrated("cpu"), rates={})
+    told, whole = (
+        Planner(subject_of(model, data, techniques), Machine(cpu, cpu, baseline=0), whole=whole)
+        for whole in (False, True)
+    )
+    assert told.blocks is not None
+    assert told.predict(Plan(), techniques) == whole.predict(Plan(), techniques)
 
 
 @pytest.mark.slow

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.planner.prediction.depth import Blocks, longest_blocks, shortened
+from snugfit.core.technique import Technique
+from snugfit.planner.prediction.depth import Blocks, longest_blocks, shortened, tells_blocks_apart
+from snugfit.techniques.learning.freeze import Freeze
+from snugfit.techniques.placement.recompute import Recompute
 
 
 class Block(nn.Module):
@@ -147,3 +150,28 @@ def test_a_shortened_model_runs() -> None:
     shorter = shortened(model, blocks, 6)
     assert shorter(torch.zeros(2, 4, device="meta")).shape == (2, 4)
     assert len(shorter) == 6  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("technique", "apart"),
+    [
+        (Freeze(patterns=("layers.[0-9].*",)), True),
+        (Freeze(all_but=("head", "layers.15.*")), True),
+        (Freeze(patterns=("layers.*",)), False),
+        (Freeze(patterns=("words",)), False),
+        (Freeze(patterns=("layers.?*.inner",)), False),
+        (Recompute(blocks=("layers.1?",)), True),
+        (Recompute(budget="2GiB"), False),
+    ],
+)
+def test_a_pattern_of_numbers_is_of_some_blocks_and_not_of_others(technique: Technique, apart: bool) -> None:
+    model = Stack(alike(16))
+    assert tells_blocks_apart(technique, model, found(model)) is apart
+
+
+def test_a_pattern_of_one_kind_of_block_is_of_the_same_ones_in_each_period() -> None:
+    model = Stack([nn.Sequential(nn.Linear(4, 4)) if number % 2 else nn.Linear(4, 4) for number in range(40)])
+    blocks = found(model)
+    assert blocks.period == 2
+    assert not tells_blocks_apart(Freeze(patterns=("layers.?*.0",)), model, blocks)
+    assert tells_blocks_apart(Freeze(patterns=("layers.1?.0",)), model, blocks)
