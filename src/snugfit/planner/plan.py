@@ -150,8 +150,9 @@ def explained(outcome: Outcome, request: Request) -> Outcome:
 def explored(outcome: Outcome) -> Outcome:
     """Return an outcome with the fastest and the smallest plan of each level, each searched for."""
     with _settled():
-        points, complete = explore(outcome.search)
-    return replace(outcome, frontier=points, bounds=(), notes=() if complete else (PARTLY,))
+        points, needs, complete = explore(outcome.search)
+    needed = needs if outcome.choice is None else {}
+    return replace(outcome, needed=needed, frontier=points, bounds=(), notes=() if complete else (PARTLY,))
 
 
 def _tell(looked: int, of: int, best: Candidate | None, only: Fidelity | None) -> None:

@@ -13,7 +13,7 @@ from snugfit.planner.choice.goals import fastest
 from snugfit.planner.choice.search import Search
 from snugfit.planner.choice.search_answer import describe
 
-PARTLY = "Of each level of fidelity not all was looked at that was to be: --seconds or an interrupt ended it."
+PARTLY = "Of each level of fidelity not all was looked at that was to be: the time was over, or an interrupt ended it."
 
 
 def frontier(search: Search) -> tuple[FrontierPoint, ...]:
@@ -28,15 +28,16 @@ def frontier(search: Search) -> tuple[FrontierPoint, ...]:
     return tuple(points)
 
 
-def explore(search: Search) -> tuple[tuple[FrontierPoint, ...], bool]:
+def explore(search: Search) -> tuple[tuple[FrontierPoint, ...], dict[str, int], bool]:
     """Search for the fastest and the smallest plan of each level that the recipe's own techniques leave, whatever is allowed.
 
     Of a level at which nothing fits the smallest plan is told, which says so.
 
     Returns:
-        The points, and whether all was looked at that was to be.
+        The points, the least bytes that each level needs of what was looked at, and whether that was all that was to be.
     """
     points: list[FrontierPoint] = []
+    needs: dict[str, int] = {}
     complete = True
     for level in (each for each in Fidelity if each >= search.asked.level):
         one = search.among(level)
@@ -47,10 +48,11 @@ def explore(search: Search) -> tuple[tuple[FrontierPoint, ...], bool]:
         if time.monotonic() < one.deadline:
             one.confirm(one.choice)
             one.confirm(one.smallest)
+        needs |= {name: min(bytes, needs.get(name, bytes)) for name, bytes in one.needs_by_level().items()}
         smallest = one.smallest()
         if smallest is not None:
             points += _points(one.choice(), smallest)
-    return tuple(points), complete
+    return tuple(points), needs, complete
 
 
 def bounds(search: Search) -> tuple[FrontierBound, ...]:

@@ -118,11 +118,16 @@ class Search(Trials):
         What was looked at in vain before may be as much as a search may look at; the ladder's leanest plans are a few more.
         """
         self.most = self.looked + MOST
-        needs_by_level: dict[str, int] = {}
         for level in (each for each in Fidelity if each >= self.asked.level):
             formats = [each for each in self.ladder() if self.level(each) is level]
             for added in self._leanest(formats):
                 self._trace(added, self._sizes[-1])
+        return self.needs_by_level()
+
+    def needs_by_level(self) -> dict[str, int]:
+        """Return the smallest memory in bytes in which anything fits that was tried, by the level of precision."""
+        needs_by_level: dict[str, int] = {}
+        for level in Fidelity:
             needs = [each.prediction.most_bytes for each in self.tried if each.level is level]
             if needs:
                 needs_by_level[level.label] = round(min(needs) / (1 - self.budget.margin))
@@ -145,9 +150,17 @@ class Search(Trials):
     # ------------------------------------------------------------------ the ladder
 
     def _leanest(self, formats: Sequence[Techniques]) -> Iterator[Techniques]:
-        """Yield the last placements of the last formats of a level."""
-        for format in formats[-2:]:
+        """Yield the last placements of the last formats of a level, and of the first one whose weights are as in the last.
+
+        States of few bits, which come later, may stay on the device where whole ones lie on the host.
+        """
+        alike = [each for each in formats if self._weights_of(each) == self._weights_of(formats[-1])]
+        whole = [each for each in alike[:1] if not freezes(self._techniques(each))]
+        for format in dict.fromkeys([*whole, *formats[-2:]]):
             yield from ladder.placed(self.asked.techniques, format, self._rungs)[-2:]
+
+    def _weights_of(self, added: Techniques) -> frozenset[Technique]:
+        return format_of_weights(self._techniques(added))
 
     def ladder(self) -> list[Techniques]:
         """Return the recipe's own format and those of the ladder."""
@@ -431,7 +444,7 @@ class Search(Trials):
 
     def _is_too_heavy(self, added: Techniques) -> bool:
         """Return whether weights alone do not fit that are in the format of these."""
-        return not streams(added) and format_of_weights(self._techniques(added)) in self._too_heavy
+        return not streams(added) and self._weights_of(added) in self._too_heavy
 
     def _keep(self, techniques: Techniques, size: int, prediction: Prediction) -> Candidate:
         made = super()._keep(techniques, size, prediction)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from snugfit.core.entry import as_entry
@@ -129,30 +128,36 @@ def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
     """Return why nothing fits, what would do, and how to ask for it."""
     budget, least = search.budget, search.least()
     if least.prediction.most_bytes <= budget.usable:
-        return (
-            f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}. Give --host-memory, or a smaller model.",
-        )
+        first = f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}. Give --host-memory, or a smaller model."
+        return (first, *_coarser(search), *_effort(search))
     needs = "; ".join(f"{brief_bytes(bytes)} at {level}" for level, bytes in needed.items())
     first = (
         f"Nothing that was tried fits in {brief_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free. "
         f"The smallest that would do: {needs or brief_bytes(least.prediction.reserved_bytes)}."
     )
-    return (first, *_ways_out(search, needed), *_effort(search))
+    return (first, *_coarser(search), *_devices(search, needed), *_effort(search))
 
 
-def _ways_out(search: Search, needed: Mapping[str, int]) -> Iterator[str]:
-    """Yield the level that would fit on this device, and the smallest devices that would do at the level that is allowed."""
-    allowed = max(search.asked.level, search.budget.fidelity)
-    here = next(
-        (
-            level
-            for level in Fidelity
-            if level > allowed and needed.get(level.label, math.inf) <= search.budget.memory_bytes
-        ),
-        None,
-    )
-    if here is not None:
-        yield f"On this device it fits at {here.label}: --fidelity {here.label}."
+def _coarser(search: Search) -> Iterator[str]:
+    """Yield the finest level that would fit on this device and its host, and a coarser one that is worth it."""
+    fitting = [each for each in search.tried if each.fits and each.level > search.coarsest]
+    quickest = {
+        level: min(each.prediction.seconds_per_update for each in fitting if each.level is level)
+        for level in sorted({each.level for each in fitting})
+    }
+    if not quickest:
+        return
+    finest, seconds = next(iter(quickest.items()))
+    yield f"On this device it fits at {finest.label}: --fidelity {finest.label}."
+    for level, less in quickest.items():
+        if search.goal.worth * less <= seconds:
+            yield f"At {level.label} an update takes {brief_seconds(less)} or less, at {finest.label} {brief_seconds(seconds)}, of what was tried."
+            return
+
+
+def _devices(search: Search, needed: Mapping[str, int]) -> Iterator[str]:
+    """Yield the smallest devices that would do at the level that is allowed."""
+    allowed = search.coarsest
     wanted = min(
         (needed[level.label] for level in Fidelity if level <= allowed and level.label in needed), default=0
     )

@@ -39,7 +39,7 @@ def test_each_level_is_searched_for_its_fastest_and_its_smallest_plan_whatever_i
     search = searched(laws, megabytes, Fidelity.MIXED)
     search.best()
     tried = len(search.tried)
-    points, complete = explore(search)
+    points, _, complete = explore(search)
     found = by_level(points)
 
     assert complete
@@ -82,7 +82,7 @@ def test_an_interrupted_search_of_the_levels_says_that_not_all_was_looked_at() -
     search = searched(Laws(), 4000, Fidelity.MIXED)
     search.best()
     search.deadline = 0.0
-    points, complete = explore(search)
+    points, _, complete = explore(search)
 
     assert not complete
     assert {each.level for each in points} == {"full", "mixed"}

@@ -30,7 +30,7 @@ from snugfit.planner.choice.rungs import (
 )
 from snugfit.planner.choice.search import Search
 from snugfit.planner.choice.search_answer import alternatives, rejected, why, why_not
-from snugfit.planner.plan import Request, explained, look_for
+from snugfit.planner.plan import Request, explained, explored, look_for
 from snugfit.planner.prediction.staying import keeping, staying
 from snugfit.techniques import find
 
@@ -417,6 +417,52 @@ def test_a_level_that_is_not_allowed_is_no_reason_to_blame_the_host() -> None:
     said = why_not(search, needed)
     assert "host" not in said[0]
     assert "On this device it fits at compact: --fidelity compact." in said
+
+
+class Crowded(Laws):
+    """Fits the device, and but for weights of 16 bits not the host."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        found = super().law(names, size)
+        seconds = found.seconds_per_update / (2 if "lora" in names else 1)
+        return replace(
+            found, host_peak_bytes=0 if "pure_bf16" in names else 500 * MB, seconds_per_update=seconds
+        )
+
+
+def test_where_the_host_has_no_room_the_levels_that_fit_there_too_are_told() -> None:
+    search = searched(Crowded(), 4000, Fidelity.MIXED)
+    search.budget = replace(search.budget, host_bytes=400 * MB)
+    search.tried = [replace(search.asked, fits=False)]
+    assert search.best() is None
+    said = why_not(search, search.needed())
+    assert said[0].startswith("Nothing that was tried fits the host")
+    assert said[1] == "On this device it fits at compact: --fidelity compact."
+    assert said[2].startswith("At adapters an update takes ")
+
+
+class OnTheHost(Laws):
+    """Whose states of few bits stay on the device where whole ones lie on the host."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        away = "optimizer_offload" in names and not any(name.startswith("adamw_8bit") for name in names)
+        found = super().law(names, size)
+        return found if away else replace(found, reserved_bytes=found.reserved_bytes + 1000 * MB)
+
+
+def test_what_a_level_needs_is_told_of_whole_states_on_the_host_too() -> None:
+    laws = OnTheHost()
+    search = searched(laws, 50)
+    assert search.best() is None
+    least = min(found.reserved_bytes for found in laws.every(Fidelity.COMPACT, Fidelity.QUANTIZED))
+    assert search.needed()["compact"] == pytest.approx(least, rel=0.3) and least < 1000 * MB
+
+
+def test_a_frontier_and_what_each_level_needs_are_of_the_same_plans() -> None:
+    request = Request(Plan(), Budget(50 * MB, margin=0.0))
+    outcome = explored(explained(look_for(OnTheHost(), request), request))  # type: ignore[arg-type]
+    smallest = {each.level: each.reserved_bytes for each in outcome.frontier if each.what == "smallest"}
+    assert outcome.needed == smallest
 
 
 class Broken(Laws):
