@@ -73,9 +73,9 @@ def generate(
 ) -> None:
     """Have a trained language model answer.
 
-    To --prompt, to each of ROWS (with -o), or, without both, in a conversation at the terminal, which Ctrl-D ends. An answer ends
-    with the token that ended the answers of the training. It depends on its row alone, not on those beside it. What it takes of the
-    device's memory is planned before the first token.
+    To --prompt, to each of ROWS (with -o), or, without both, in a conversation at the terminal, which Ctrl-D ends; Ctrl-C stops an
+    answer there. An answer ends with the token that ended the answers of the training. It depends on its row alone, not on those beside
+    it. What it takes of the device's memory is planned before the first token.
     """
     if data is not None and (prompt is not None or output is None):
         problem = (
@@ -87,6 +87,7 @@ def generate(
     streams = (
         data is None and not as_json and num_beams == 1
     )  # of several answers none is known before its end
+    shown = _Shown() if streams else None
     with Activity("generate", "loading the model …") as activity:
         if data is not None and output is not None:
             from snugfit.deliver.files import check_data, check_output
@@ -101,7 +102,7 @@ def generate(
         predictor = load_generator(
             source,
             settings,
-            streamer=_streamer if streams else None,
+            streamer=shown,
             numbers=numbers,
             quantize=quantize,
             uri=uri,
@@ -142,7 +143,14 @@ def generate(
             print(error, file=sys.stderr)
             messages = messages[:-1]
             continue
-        _tell(answer, streams)
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():
+                raise
+            # what is written so far is what a next question may be about
+            answer = "" if shown is None else shown.stopped()
+            print("Stopped. Ctrl-D ends the conversation.", file=sys.stderr)
+        else:
+            _tell(answer, streams)
         # an empty answer is no turn that a template takes: its question is as if it had not been asked
         messages = [*messages, {"role": "assistant", "content": answer}] if answer else messages[:-1]
 
@@ -159,10 +167,32 @@ def _tell(answer: str, streamed: bool) -> None:
         print(answer)
 
 
-def _streamer(tokenizer: Any) -> Any:
-    from transformers import TextStreamer
+class _Shown:
+    """An answer that is printed token by token; transformers' generation tells each to `put`, beginning with those of the prompt, and the last one to `end`."""
 
-    return TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    def __call__(self, tokenizer: Any) -> _Shown:
+        """Print tokens of this tokenizer from now on."""
+        from transformers import TextStreamer
+
+        self._tokenizer = tokenizer
+        self._printer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._parts: list[list[int]] = []
+        return self
+
+    def put(self, tokens: Any) -> None:
+        self._parts.append(tokens.flatten().tolist())
+        self._printer.put(tokens)
+
+    def end(self) -> None:
+        self._parts = []
+        self._printer.end()
+
+    def stopped(self) -> str:
+        """Print the rest of an answer that goes no further, and return all of it."""
+        tokens = [token for part in self._parts[1:] for token in part]
+        if self._parts:
+            self.end()
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True)).strip()
 
 
 def _questions() -> Iterator[str]:

@@ -181,7 +181,7 @@ class Ensemble:
             SettingError: there is no such metric.
         """
         named = made_metrics(
-            named_metrics(metrics or self.inference.metrics, "--metrics", Path.cwd()),
+            named_metrics(metrics or self.inference.metrics, "metrics", Path.cwd()),
             self.inference.own_metrics,
             self.inference.classes,
         )

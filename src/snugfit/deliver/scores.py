@@ -46,7 +46,7 @@ def scores_of(
     windows = Loader(rows.examples, order, rows.collate).windows(0, math.ceil(count / predictor.rows))
     named = metrics
     if not isinstance(named, Mapping) or not named:
-        named = named_metrics(named or predictor.inference.metrics, "--metrics", Path.cwd())
+        named = named_metrics(named or predictor.inference.metrics, "metrics", Path.cwd())
     classes = predictor.inference.classes or predictor.meta.get("labels") or ()
     made = made_metrics(named, predictor.inference.own_metrics, classes)
     answered: dict[str, OfWrittenTexts] = {}

@@ -126,11 +126,13 @@ class TrainedModel:
         from snugfit.deliver.export.export_model import check_request, export_model
         from snugfit.deliver.export.exported_model import subject_of
         from snugfit.models.bundle import META
+        from snugfit.run.train_settings import by_keywords
 
-        check_request(to, Path(output), numbers, quantize)
-        folder = Path(self.predictor.source)
-        subject = subject_of(self.predictor, folder if (folder / META).is_file() else None)
-        return export_model(subject, to, Path(output), numbers=numbers, quantize=quantize, rows=rows)
+        with by_keywords({f"--{name}": name for name in ("to", "output", "numbers", "quantize", "rows")}):
+            check_request(to, Path(output), numbers, quantize)
+            folder = Path(self.predictor.source)
+            subject = subject_of(self.predictor, folder if (folder / META).is_file() else None)
+            return export_model(subject, to, Path(output), numbers=numbers, quantize=quantize, rows=rows)
 
     def resume(self, display: Display | Literal["auto"] | None = "auto") -> RunResult:
         """Go on with the run of a recipe from its newest checkpoint.
