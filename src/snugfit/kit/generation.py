@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -205,8 +206,22 @@ def positions_of(model: nn.Module) -> int:
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0 or getattr(config, "alibi", False) is True:
         return sys.maxsize
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    return max(positions, _stretched(rope, positions))
+    return max(positions, _stretched(_rope_of(config), positions))
+
+
+def factor_for(model: nn.Module, tokens: int) -> int | None:
+    """Return the factor by which rotary positions would have to be stretched to reach so many tokens; None where no single factor does that."""
+    config: Any = getattr(model, "config", None)
+    positions, rope = getattr(config, "max_position_embeddings", None), _rope_of(config)
+    kind = rope.get("rope_type", rope.get("type", "default" if "rope_theta" in rope else None))
+    if not isinstance(positions, int) or positions <= 0 or kind not in ("default", *_STRETCHED):
+        return None
+    return math.ceil(tokens / (rope.get("original_max_position_embeddings") or positions))
+
+
+def _rope_of(config: Any) -> Mapping[str, Any]:
+    """Return the settings of a configuration's rotary positions, as transformers of this and of earlier versions have them."""
+    return getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
 
 
 def _stretched(rope: Mapping[str, Any], positions: int) -> int:

@@ -176,7 +176,7 @@ class ChatTemplate:
         return self._in_some_form(messages, asked)
 
     def rendered(self, conversation: Conversation) -> list[Rendered]:
-        """Return the conversation with all its scored turns, or once for each of them where the template writes earlier turns otherwise.
+        """Return the conversation with all its scored turns, or once for each of them where the template writes earlier turns otherwise, or ends none.
 
         Raises:
             BadRow: the template refuses it, or leaves a message out; a message holds a special token.
@@ -215,7 +215,10 @@ class ChatTemplate:
     ) -> list[Rendered]:
         turns = [self._turn(messages[: place + 1], tools) for place in scored]
         whole = self._written(messages, tools)
-        if all(whole.startswith(asked + answer) for asked, answer in turns):
+        # where no token of the template ends a turn, that of a sequence is put behind it, which has its place at the end alone
+        if (self.turn_end is not None or len(turns) == 1) and all(
+            whole.startswith(asked + answer) for asked, answer in turns
+        ):
             asked, answer = turns[-1]
             spans = tuple(Span(len(each), len(each) + len(own)) for each, own in turns)
             together = [Rendered(asked + answer, spans)]
@@ -292,6 +295,8 @@ class ChatTemplate:
 
     def _end_of_call(self) -> str:
         """Return the mark by which the template ends a call of a tool; "" where it writes none, or ends it as an answer."""
+        if self.turn_end is None:
+            return ""  # a call ends with the end of a sequence too, and some templates write several of them
         function = {"name": _FUNCTION, "arguments": {}}
         call = {"type": "function", "id": "000000000", "function": function}
         asked: list[Message] = [
@@ -302,7 +307,7 @@ class ChatTemplate:
             turn = self._in_some_form(asked, lambda messages: self._turn(messages, None)[1])
         except BadRow:
             return ""
-        return "" if turn.endswith(self.turn_end or "") else self._mark_at_end(turn)
+        return "" if turn.endswith(self.turn_end) else self._mark_at_end(turn)
 
     def _check_there(self, messages: Sequence[Message], text: str) -> None:
         """Refuse a conversation of which the template leaves out what was said; earlier thoughts and calls it may."""

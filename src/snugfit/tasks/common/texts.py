@@ -291,15 +291,21 @@ def _check_positions(model: nn.Module, report: DataReport) -> None:
     Raises:
         SettingError: one is, or may be, as those of a stream.
     """
-    from snugfit.kit.generation import positions_of
+    from snugfit.kit.generation import factor_for, positions_of
 
     joined = report.tokens_total if report.unit == "blocks" else report.tokens_max
     longest, positions = min(report.max_length, joined or report.max_length), positions_of(model)
     if longest > positions:
+        factor = factor_for(model, longest)
+        stretched = (
+            f'; one that has learned already is stretched there: "rope_type": "yarn", "factor": {factor} in rope_parameters'
+            if factor is not None
+            else ""
+        )
         raise SettingError(
             "data.max_length",
             f"{report.max_length:,} lets examples have {longest:,} tokens, and this model reads {positions:,} (max_position_embeddings of its configuration)",
-            f"Lower it to {positions:,}. To teach the model longer texts, raise max_position_embeddings in its config.json.",
+            f"Lower it to {positions:,}. To teach the model longer texts, raise max_position_embeddings in its config.json{stretched}.",
         )
 
 

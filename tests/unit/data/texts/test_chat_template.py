@@ -230,6 +230,30 @@ def test_a_call_of_a_tool_is_scored_as_the_template_writes_it(name: str) -> None
         Coder(silent, InstructSettings("a.jsonl", max_length=10**5)).examples(whole)
 
 
+def test_where_no_token_of_the_template_ends_a_turn_the_end_of_a_sequence_is_learned_behind_each() -> None:
+    """It was learned behind the last one alone: an answer before it went on with the next question, and a call with what the tool gives."""
+    template = (
+        _EACH
+        + "[{{ m.role }}] {% for c in m.tool_calls or [] %}<call>{{ c.function.name }}</call>{% endfor %}{{ m.content or '' }}\n"
+        + _ASKED
+        + "[assistant] {% endif %}"
+    )
+    made = Coder(by_letters(template, ["<call>", "</call>"]), InstructSettings("a.jsonl", max_length=10**5))
+    call = {"type": "function", "function": {"name": "add", "arguments": {}}}
+    messages = [
+        {"role": "user", "content": "1 + 1"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "2"},
+        {"role": "assistant", "content": "two"},
+    ]
+    whole = conversation_of({"messages": messages}, "messages", text=["text"], completion="completion")
+    assert texts(made, whole) == [
+        ("[user] 1 + 1\n[assistant] <call>add</call><eos>", "<call>add</call><eos>"),
+        ("[user] 1 + 1\n[assistant] <call>add</call>\n[tool] 2\n[assistant] two<eos>", "two<eos>"),
+    ]
+    assert made.tokenizer.convert_ids_to_tokens(list(made.stops)) == ["<eos>"]
+
+
 @pytest.mark.parametrize("name", ["add", "i"])  # the second is a letter of the mark that ends a turn
 @pytest.mark.parametrize("said", [None, "Let me add."])
 def test_a_call_that_the_template_leaves_out_is_named_whatever_is_said_with_it(

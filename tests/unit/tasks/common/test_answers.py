@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -347,8 +348,14 @@ def test_examples_longer_than_the_models_positions_are_refused_and_a_longer_max_
     given = (f"data.train={rows}", "data.max_length=256", *settings)
     recipe = load_recipe(project / "facts.yaml", list(given), allow_code=True)
     said = rf"data\.max_length: {recipe.data.max_length} lets examples have {longest} tokens, and this model reads 128"
-    with pytest.raises(SettingError, match=said):
+    with pytest.raises(SettingError, match=said) as caught:
         prepare(recipe)
+    (factor,) = re.findall(r'"rope_type": "yarn", "factor": (\d)', str(caught.value))
+    config = json.loads((project / "decoder" / "config.json").read_text())
+    config["rope_parameters"] |= {"rope_type": "yarn", "factor": float(factor)}
+    shutil.copytree(project / "decoder", project / "stretched", dirs_exist_ok=True)
+    (project / "stretched" / "config.json").write_text(json.dumps(config))
+    prepare(load_recipe(project / "facts.yaml", [*given, "model=stretched"], allow_code=True))
     short = load_recipe(project / "facts.yaml", ["data.max_length=256"], allow_code=True)
     assert prepare(short).data["max_length"] == 256
 
