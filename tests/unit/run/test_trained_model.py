@@ -231,6 +231,8 @@ def test_a_result_scores_rows_by_the_best_model(bare: bool, tmp_path: Path) -> N
     assert own.metrics["high"] == pytest.approx(logits.max(dim=1).values.mean().item(), rel=1e-6)
     with pytest.raises(SettingError, match="no metric 'acuracy'. Did you mean 'accuracy'"):
         result.evaluate(fresh, "acuracy")
+    with pytest.raises(SettingError, match="^metrics: "):
+        result.evaluate(fresh, "no_such_module:metric")
     with pytest.raises(DataError, match="is the text 'x.csv', and rows are expected"):
         result.evaluate("x.csv")
 

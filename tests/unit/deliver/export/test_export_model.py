@@ -20,7 +20,7 @@ from snugfit.cli.app import app, main
 from snugfit.deliver.export import export_model, gguf, hf, read_back
 from snugfit.deliver.export.export_model import export_source
 from snugfit.deliver.predict import evaluate_file
-from snugfit.errors import MissingExtra, ModelError, RunFolderError, SettingError
+from snugfit.errors import MissingExtra, ModelError, RunFolderError, SettingError, SnugfitError
 from snugfit.models.bundle import save_bundle
 from tests.unit.data.shard_files import write_shard
 from tests.unit.deliver.export.models import (
@@ -161,6 +161,13 @@ def test_a_model_of_ones_own_has_its_weights_exported(tmp_path: Path) -> None:
         ModelError, match="hf holds models of transformers alone, and this one is a Sequential"
     ):
         trained.export("hf", tmp_path / "hf")
+    for to, output, numbers, named in (
+        ("hff", "new", None, "to"),
+        ("hf", "new", "f16", "numbers"),
+        ("hf", "out", None, "output"),
+    ):
+        with pytest.raises(SnugfitError, match=f"^{named}: "):  # not --to, which Python does not have
+            trained.export(to, tmp_path / output, numbers=numbers)
     with pytest.raises(ModelError, match="onnx needs the form of a model's inputs"):
         trained.export("onnx", tmp_path / "onnx")
 
