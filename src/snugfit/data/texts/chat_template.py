@@ -36,10 +36,11 @@ _FUNCTION = "some_function_of_no_use"
 
 DATE = datetime.datetime(2024, 7, 26)
 """The day that a template writes which asks for today's: another day would be another text, and a run could not go on overnight."""
+_TODAY = "strftime_now"
+"""The function of transformers by which a template asks for today's date."""
 
-
-_TODAY = re.compile(r"""strftime_now\(\s*(["'])(.+?)\1\s*\)""")
-"""A template's question for today's date, with the form of the answer."""
+_DIRECTIVES = "aAwdbBmyYHIpMSfjUWcxXGuV"
+"""Letters of the parts of a date's form; a minus before one leaves its zeros out."""
 
 _THINKS, _THOUGHT = "<think>", "</think>"
 """The marks around thoughts within the text of an answer."""
@@ -137,8 +138,8 @@ class ChatTemplate:
         self._ends = {mark for mark in (*map(str, added), *tokenizer.all_special_tokens) if mark.strip()}
         self._marks = special_marks(tokenizer)
         template = str(tokenizer.get_chat_template())
-        self._template = _TODAY.sub(lambda asked: repr(DATE.strftime(asked[2])), template)
-        self.prints_date = self._template != template
+        self.prints_date = _TODAY in template
+        self._template = _on_one_day(template) if self.prints_date else template
         self.marks_in_text = tuple(mark for mark in TURN_MARKS if mark in template and mark not in self._ends)
         self._thoughts = next(
             (key for key in THOUGHTS if re.search(rf"""\.{key}\b|["']{key}["']""", template)), THOUGHTS[0]
@@ -352,6 +353,17 @@ class ChatTemplate:
                 tokenize=False,
             )
         )
+
+
+def _on_one_day(template: str) -> str:
+    """Return a template with a function of its own in place of transformers' that gives today's date.
+
+    It stands in the first line, so that lines keep their numbers, and an empty text behind it keeps Jinja from taking a line break away.
+    """
+    written = {f"%{letter}": DATE.strftime(f"%{letter}") for letter in _DIRECTIVES}
+    written |= {f"%-{each[1]}": text.lstrip("0") or "0" for each, text in written.items()}
+    parts = "".join(f"|replace('{each}', {text!r})" for each, text in written.items())
+    return f"{{% macro {_TODAY}(format) %}}{{{{ format{parts} }}}}{{% endmacro %}}{{{{ '' }}}}{template}"
 
 
 def _content(message: Message) -> str:

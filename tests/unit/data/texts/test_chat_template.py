@@ -170,10 +170,24 @@ def test_where_earlier_turns_are_written_otherwise_each_turn_is_an_example_as_it
     assert "assistant\nfour<|im_end|>" in last[0] and last[1] == "<think>\n</think>\nsix<|im_end|>"
 
 
-def test_todays_date_is_one_day_whenever_the_run_goes_on() -> None:
-    made = coder("llama 3.2: today's date")
+@pytest.mark.parametrize(
+    "date",
+    [
+        "{{ strftime_now('%d %b %Y') }}",
+        "{% set form = '%d %b %Y' %}{{ strftime_now(form) }}",
+        "{% if strftime_now is defined %}{{ strftime_now(format='%-d %b %Y') }}{% endif %}",
+    ],
+)
+def test_todays_date_is_one_day_whenever_the_run_goes_on_and_however_a_template_asks_for_it(
+    date: str,
+) -> None:
+    template, marks, _ = TEMPLATES["llama 3.2: today's date"]
+    tokenizer = by_letters(template.replace("{{ strftime_now('%d %b %Y') }}", date), marks)
+    made = Coder(tokenizer, InstructSettings("a.jsonl", max_length=10**5))
     ((read, _),) = texts(made, conversation("two and two?", "four"))
     assert "Today: 26 Jul 2024<|eot_id|>" in read
+    assert made.template is not None and made.template.prints_date
+    assert not coder("chatml").template.prints_date
 
 
 _CALLS = "{% for c in m.tool_calls %}"
