@@ -19,6 +19,8 @@ from snugfit.core.logits_loss import LARGE, LargeCrossEntropy
 from snugfit.core.loss_terms import NEGATIVE, Loss, LossTerms, as_terms, wide_dtype
 from snugfit.errors import DataError, SettingError, nearest
 
+_ROUNDED = 1e-2
+"""By how much a probability that was rounded may be above 1."""
 LOG_PROBABILITIES = "log_probabilities"
 """The entry of outputs that are scores of whole answers."""
 
@@ -410,8 +412,9 @@ def _soft_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
             "loss",
             f"floating labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}: soft "
             "labels are one probability for each class",
-            "Give integers for hard labels.",
+            "Give integers for hard labels, or loss mse where labels are numbers.",
         )
+    _check_classes(logits)
     wide = wide_dtype(logits.dtype)
     values = F.cross_entropy(logits.to(wide).flatten(0, -2), labels.to(wide).flatten(0, -2), reduction="none")
     return LossTerms(values.view(labels.shape[:-1]))
@@ -439,8 +442,9 @@ def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
         raise DataError(
             "loss",
             f"labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}",
-            "Give one label for each row, or for each token.",
+            _hint(logits, labels),
         )
+    _check_classes(logits)
     counted = labels != IGNORE_INDEX
     try:
         values = _values_of_labels(logits, labels, counted)
@@ -451,6 +455,61 @@ def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
             f"Give labels from 0 to {logits.shape[-1] - 1}, as the model gives {logits.shape[-1]} scores.",
         ) from error
     return LossTerms(values, counted.to(wide_dtype(values.dtype)))
+
+
+def _hint(logits: Tensor, labels: Tensor) -> str:
+    if labels.shape == logits.shape:
+        return "Where a row may have any number of labels of 0 and 1, take loss binary_cross_entropy."
+    if labels.shape == (*logits.shape[:1], *logits.shape[2:]):
+        return "Where the classes are in dimension 1, take loss torch.nn.CrossEntropyLoss(reduction='none')."
+    return "Give one label for each row, or for each token."
+
+
+def _check_classes(logits: Tensor) -> None:
+    """Refuse a single score, of which cross-entropy is 0 and learns nothing, whatever the label is."""
+    if logits.shape[-1] == 1:
+        raise SettingError(
+            "loss",
+            f"cross_entropy of logits of shape {tuple(logits.shape)}, which are of a single class, is always 0",
+            "Give the model a score for each class, or take loss binary_cross_entropy for labels of 0 and 1, mse for numbers.",
+        )
+
+
+def check_soft_labels(loss: Loss, data: Any) -> None:
+    """Refuse floating labels that are no probabilities of classes: for cross_entropy alone, of which softmax makes something of any numbers.
+
+    A row may lack some of its probability, where only the likeliest classes were kept. Labels on another device are not looked at.
+
+    Args:
+        data: of a window, as the loss gets it.
+    Raises:
+        DataError: a label is outside of 0 to 1, or labels are 0 and 1 and a row has several of 1, or none.
+    """
+    if loss is not cross_entropy:
+        return
+    try:
+        labels: object = labels_of(data)
+    except DataError:
+        return  # the loss says so
+    if not isinstance(labels, Tensor) or not labels.is_floating_point() or labels.ndim < 2:
+        return
+    if labels.device.type != "cpu":
+        return
+    not_one = labels.sum(dim=-1) != 1
+    if bool(((labels < 0) | (labels > 1 + _ROUNDED)).any()):
+        raise DataError(
+            "loss",
+            "cross_entropy has labels outside of 0 to 1, which are no probabilities of classes",
+            "Where labels are numbers, take loss mse.",
+        )
+    if bool(not_one.any()) and bool(((labels == 0) | (labels == 1)).all()):
+        row = int(not_one.nonzero()[0, 0])
+        raise DataError(
+            "loss",
+            f"cross_entropy expects one class a row, and labels are 0 and 1, of which row {row} of the window has not one but "
+            f"{labels[row].sum():g} of 1",
+            "Where a row may have any number of labels, take loss binary_cross_entropy.",
+        )
 
 
 def _values_of_labels(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor:

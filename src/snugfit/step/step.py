@@ -17,7 +17,7 @@ from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
 from snugfit.core.loss_terms import Loss, check_weight
-from snugfit.core.losses import couples_rows, find_loss, over_batches
+from snugfit.core.losses import check_soft_labels, couples_rows, find_loss, over_batches
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.selection import check, check_on, check_shared, exchange_of, listed, prepare
@@ -42,6 +42,7 @@ from snugfit.step.model_checks.changed_inputs import Inputs
 from snugfit.step.model_checks.module_modes import Modes
 from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.model_checks.padding import Padding
+from snugfit.step.model_checks.refused_inputs import check_inputs
 from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
@@ -237,7 +238,9 @@ class Step:
 
     def __call__(self, batch: Any) -> StepResult:
         """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
-        window = (batch if isinstance(batch, Batch) else Batch.of(batch)).to(self.device)
+        window = batch if isinstance(batch, Batch) else Batch.of(batch)
+        check_soft_labels(self.loss, window.data)
+        window = window.to(self.device)
         with preserved_randomness(self.device), products_as_chosen(self.device):
             return self._train_step(self.shared(window) if self._on_ranks else window)
 
@@ -357,8 +360,12 @@ class Step:
             args, kwargs = inputs_of(batch.data)
             if self._decoder_inputs is not None and not _DECODER_INPUTS & kwargs.keys():
                 kwargs["decoder_input_ids"] = self._decoder_inputs(labels_of(batch.data))
-            with self._masks.answered(batch):
-                return self.model(*args, **kwargs)
+            try:
+                with self._masks.answered(batch):
+                    return self.model(*args, **kwargs)
+            except Exception as error:
+                check_inputs(error, self.model, args, kwargs)
+                raise
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

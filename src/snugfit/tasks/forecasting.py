@@ -168,7 +168,8 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         return None
     numbers = [name for name in source.columns if _is_number(source, name) and name not in (time, *columns)]
     informative = [name for name in numbers if _tells(source, name)]
-    label = data.get("label") or source.named(_TARGETS) or (informative[-1] if informative else None)
+    named = data.get("label") or source.named(_TARGETS)
+    label = named or (informative[-1] if informative else None)
     if label not in numbers:
         return None
     step, regular = _frequency(source, columns, moments, counted=are_counted(source.values(time)))
@@ -193,7 +194,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     return Recognition(
         data=settings,
         reason=f"{counted(len(source.rows), 'row')} of {count:,} series, {step} a step in column '{time}', a number to predict in '{label}'",
-        score=0.95,
+        score=0.6 if named is None and _ends_in_classes(source, (time, *columns)) else 0.95,
         examples=len(source.rows),
         comments={
             "data.time": f"{step} a step",
@@ -287,6 +288,13 @@ def _is_number(rows: Rows, column: str) -> bool:
 def _tells(rows: Rows, column: str) -> bool:
     """Return whether a column of numbers says something: neither is it always the same, nor does it only count the rows."""
     return len(rows.classes(column)) > 1 and not rows.counts_rows(column)
+
+
+def _ends_in_classes(rows: Rows, others: Sequence[str]) -> bool:
+    """Return whether the last column, where labels stand, holds a few names, or two numbers: likelier to be told than a number that nothing names."""
+    last = rows.columns[-1]
+    most = 2 if _is_number(rows, last) else len(rows.rows) // 5
+    return last not in others and 2 <= len(rows.classes(last)) <= most
 
 
 def _has_fractions(rows: Rows, column: str) -> bool:

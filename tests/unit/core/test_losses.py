@@ -17,6 +17,7 @@ from snugfit.core.losses import (
     InfoNCE,
     binary_cross_entropy,
     causal_lm,
+    check_soft_labels,
     couples_rows,
     cross_entropy,
     find_loss,
@@ -233,6 +234,42 @@ def test_soft_labels_of_bf16_logits_keep_their_digits() -> None:
 def test_soft_labels_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match=r"floating labels of shape .* do not fit logits of shape \(4, 2\)"):
         cross_entropy(torch.randn(4, 2), (None, torch.zeros(shape)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "remedy"),
+    [
+        ([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]], "loss binary_cross_entropy"),
+        ([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]], "row 1 .* 0 of 1"),
+        ([[2.5, 0.0, -1.0], [0.0, 1.0, 0.0]], "loss mse"),
+    ],
+)
+def test_floating_labels_that_are_no_probabilities_are_refused_by_cross_entropy_alone(
+    labels: list[list[float]], remedy: str
+) -> None:
+    data = (None, torch.tensor(labels))
+    with pytest.raises(DataError, match=remedy):
+        check_soft_labels(cross_entropy, data)
+    check_soft_labels(binary_cross_entropy, data)
+
+
+@pytest.mark.parametrize("labels", [[[0.5, 0.4, 0.0]], [[0.0, 1.0, 0.0]], [[1.001, 0.0, 0.0]], [1.0, 3.0]])
+def test_probabilities_without_the_least_likely_classes_are_soft_labels(labels: list[Any]) -> None:
+    check_soft_labels(cross_entropy, (None, torch.tensor(labels)))
+
+
+def test_a_single_score_has_no_cross_entropy() -> None:
+    logits = torch.randn(4, 1)
+    for labels in (torch.zeros(4, dtype=torch.int64), torch.ones(4, 1)):
+        with pytest.raises(SettingError, match="of a single class, is always 0"):
+            cross_entropy(logits, (None, labels))
+
+
+def test_labels_of_another_shape_are_told_what_loss_takes_them() -> None:
+    with pytest.raises(DataError, match="take loss binary_cross_entropy"):
+        cross_entropy(torch.randn(4, 3), (None, torch.ones(4, 3, dtype=torch.int64)))
+    with pytest.raises(DataError, match=r"CrossEntropyLoss\(reduction='none'\)"):
+        cross_entropy(torch.randn(2, 3, 4, 5), (None, torch.ones(2, 4, 5, dtype=torch.int64)))
 
 
 def test_a_language_model_has_no_soft_labels() -> None:

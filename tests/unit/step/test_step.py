@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.loss_terms import LossTerms
-from snugfit.errors import SettingError
+from snugfit.errors import DataError, SettingError
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
@@ -248,3 +248,11 @@ def test_a_window_goes_where_the_model_computes_and_not_where_its_weights_wait()
     assert Step(model, SGD(), strategy=Elsewhere()).device == torch.device("meta")
     assert Step(model, SGD()).device == torch.device("cpu")
     assert Step(model, SGD(), strategy=Elsewhere(), device="cpu").device == torch.device("cpu")
+
+
+def test_labels_of_several_classes_a_row_are_refused_before_anything_is_trained() -> None:
+    model = nn.Linear(4, 3)
+    before = model.weight.detach().clone()
+    with pytest.raises(DataError, match="loss binary_cross_entropy"):
+        Step(model, SGD(learning_rate=0.1))((torch.randn(2, 4), torch.tensor([[1.0, 0, 1], [1, 0, 0]])))
+    assert torch.equal(model.weight, before)

@@ -21,6 +21,7 @@ from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
 from snugfit.tasks.forecasting import CARD
 from snugfit.tasks.recognition import Rows
+from snugfit.tasks.tabular_classification import CARD as TABLE
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.init.door import begin_here
 
@@ -218,6 +219,21 @@ def test_a_number_that_only_counts_the_rows_or_never_changes_is_neither_predicte
     lines = [f"{day},{number * 7 % 13}.5,1,{number},yes" for number, day in enumerate(days())]
     assert recognised(["date,heat,unit,id,open", *lines]).data == {"time": "date", "label": "heat"}
     assert recognised(["date,unit,id", *(f"{day},1,{number}" for number, day in enumerate(days()))]) is None
+
+
+@pytest.mark.parametrize("classes", [("yes", "no"), ("1", "0")])
+def test_classes_in_the_last_column_are_likelier_than_a_number_that_nothing_names(
+    classes: tuple[str, str],
+) -> None:
+    def scores(head: str) -> dict[str, float]:
+        lines = [f"{day},{n % 9}.5,{'ab'[n % 2]},{classes[n % 3 == 0]}" for n, day in enumerate(days(60))]
+        parsed = list(csv.DictReader([head, *lines]))
+        rows = Rows(Path("a.csv"), tuple(parsed[0]), parsed)
+        return {card.name: card.recognize(rows, {}).score for card in (CARD, TABLE)}
+
+    for_classes, for_series = scores("date,amount,shop,churned"), scores("date,sales,shop,open")
+    assert max(for_classes, key=lambda task: for_classes[task]) == TABLE.name
+    assert max(for_series, key=lambda task: for_series[task]) == CARD.name
 
 
 def test_a_time_that_is_there_twice_is_a_mistake_in_a_series_and_no_other_task() -> None:

@@ -10,7 +10,7 @@ import json
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from snugfit.core.entry import is_ours
 from snugfit.core.job import AUTO
 from snugfit.core.loss_terms import Loss
+from snugfit.core.losses import LOSSES
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader, next_of_workers, unchanged_child_handler
 from snugfit.data.sources import by_present_paths
@@ -49,6 +50,7 @@ DETERMINISTIC = "deterministic"
 WINDOW = "window"
 _FIRST: Mapping[str, Any] = {WINDOW: {}}
 """The entries of settings that once there were not, as all runs of before had them."""
+_LOSS = "loss"
 _FILES = "file"
 _CODE = "code"
 _UNSAVED = "unsaved buffer"
@@ -69,7 +71,7 @@ def code_identity(
     Args:
         functions: by setting; None where the setting is not used.
     """
-    given = {"loss": loss, **functions}
+    given = {_LOSS: loss, **functions}
     return {
         name: {NAME: value} if isinstance(value, str) else code_of(value)
         for name, value in given.items()
@@ -296,7 +298,7 @@ def check_identity(
         raise RunFolderError(
             "resume",
             f"not what it was when this run began. {what}",
-            "Put it back, or start a new run. To go on with the change: snugfit resume RUN --accept-changes "
+            f"Put it back{_put_back(saved, refusals)}, or start a new run. To go on with the change: snugfit resume RUN --accept-changes "
             f"{','.join(names)}, in Python accept_changes={names}.",
         )
     notes = [
@@ -316,6 +318,13 @@ def check_identity(
             f"resume: cannot be compared, as it has no source or differs when it is read again: {_first(unread)}."
         )
     return notes
+
+
+def _put_back(saved: Mapping[str, Any], changed: Collection[str]) -> str:
+    """Return how a built-in loss is given again: one that was the default once need not be in the caller's text."""
+    loss = saved.get(_LOSS)
+    name = loss.get(NAME) if isinstance(loss, Mapping) and set(loss) == {NAME} else None
+    return f" (loss: {name})" if _LOSS in changed and name in LOSSES else ""
 
 
 def differences(then: Any, now: Any, version: int = VERSION) -> list[str]:

@@ -213,6 +213,12 @@ def test_a_second_change_is_refused_with_what_is_accepted_already() -> None:
     assert len(check_identity(_OWN, now, ["data", "loss"])) == 2
 
 
+def test_a_default_loss_of_before_is_told_by_its_name() -> None:
+    then, now = ({**_OWN, "loss": {"function": name}} for name in ("cross_entropy", "causal_lm"))
+    with pytest.raises(RunFolderError, match=r"Put it back \(loss: cross_entropy\), or start a new run"):
+        check_identity(then, now)
+
+
 def test_a_name_that_nothing_has_cannot_be_accepted() -> None:
     with pytest.raises(SettingError, match="accept_changes: 'los' .* Did you mean 'loss'"):
         check_identity(_OWN, _OWN, ["los"])

@@ -1,0 +1,93 @@
+"""Inputs that a model's forward refuses: what of the batch it could not take, in the words of the data set that made them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.batch import LABELS
+from snugfit.core.tree import leaves
+from snugfit.errors import DataError
+
+_OWN_FORWARD = "forward=lambda model, batch: model(…)"
+_OF_TYPES = ("dtype", "scalar type")
+"""Words of torch about operands of two types."""
+
+
+def check_inputs(
+    error: Exception, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Say what of a batch made the call of a model fail, where that can be seen; a failure for another cause is left as it is.
+
+    Args:
+        error: raised by `model(*args, **kwargs)`.
+    Raises:
+        DataError: the entries are not the parameters of forward, or inputs are no tensors, or of another floating type than the weights.
+    """
+    if not isinstance(error, (TypeError, RuntimeError, AttributeError, IndexError)):
+        return
+    _check_names(error, model, args, kwargs)
+    given = [*((f"input {place + 1}", value) for place, value in enumerate(args)), *kwargs.items()]
+    if isinstance(error, (TypeError, AttributeError)):
+        for name, value in given:
+            if isinstance(value, (list, str)):
+                raise DataError(
+                    "batch",
+                    f"the model's forward gets {_described(value)} as {name}, and fails: {error}",
+                    "Return a tensor from the data set, such as torch.tensor(values), or give a collate function that makes one.",
+                ) from error
+    if any(words in str(error) for words in _OF_TYPES):
+        _check_types(error, model, given)
+
+
+def _check_names(
+    error: Exception, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    forward = inspect.signature(model.forward)
+    try:
+        forward.bind(*args, **kwargs)
+    except TypeError as mismatch:
+        takes = ", ".join(
+            name
+            for name, parameter in forward.parameters.items()
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        )
+        if kwargs:
+            gives = f"the entries {', '.join(map(str, kwargs))} beside any '{LABELS}'"
+        else:
+            gives = f"{len(args)} {'input' if len(args) == 1 else 'inputs'}"
+        raise DataError(
+            "batch",
+            f"gives {gives}, and the model's forward takes ({takes}): {mismatch}",
+            f"Name the entries as forward's parameters, and the labels '{LABELS}', or give {_OWN_FORWARD}.",
+        ) from error
+
+
+def _check_types(error: Exception, model: nn.Module, given: list[tuple[str, Any]]) -> None:
+    floating = (each.dtype for each in model.parameters() if each.is_floating_point())
+    own = next(floating, torch.float32)
+    for name, tensor in _tensors(given):
+        if tensor.is_complex() or tensor.dtype == own:
+            continue
+        given_type, weights = (str(each).removeprefix("torch.") for each in (tensor.dtype, own))
+        raise DataError(
+            "batch",
+            f"{name} is in {given_type}, and the model's weights in {weights}: {error}",
+            f"Return it in {weights} from the data set, as .to(torch.{weights}) makes it.",
+        ) from error
+
+
+def _tensors(given: list[tuple[str, Any]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the inputs' tensors, those in a floating type first: whole numbers may be what a model looks up."""
+    tensors = [(name, tensor) for name, value in given for tensor in leaves(value)]
+    return iter(sorted(tensors, key=lambda each: not each[1].is_floating_point()))
+
+
+def _described(value: list[Any] | str) -> str:
+    if isinstance(value, str) or not value:
+        return f"a {type(value).__name__}"
+    return f"a list of {len(value)}, of which the first is a {type(value[0]).__name__},"
