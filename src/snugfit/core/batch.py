@@ -25,6 +25,8 @@ from snugfit.system.update_value import update_value
 LABELS = "labels"
 IGNORE_INDEX = -100
 """The label that is not scored."""
+_NARROW = {torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+"""Types of labels in which torch computes no loss, or takes an index for a mask."""
 
 _TOKENS = frozenset(
     {
@@ -317,22 +319,28 @@ def inputs_of(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def labels_of(data: Any) -> Tensor:
-    """Return the labels: entry `labels` of a mapping, or the last entry of a tuple.
+    """Return the labels: entry `labels` of a mapping, or the last entry of a tuple; whole numbers and truths as int64.
+
+    >>> labels_of((None, torch.tensor([1, 0], dtype=torch.uint8)))  # by which torch would select as by a mask
+    tensor([1, 0])
 
     Raises:
         DataError: there are none.
     """
     if isinstance(data, Mapping) and LABELS in data:
-        labels: Tensor = data[LABELS]
-        return labels
+        return _as_int64(data[LABELS])
     if isinstance(data, (tuple, list)) and len(data) > 1 and not isinstance(data, PackedSequence):
-        target: Tensor = data[-1]
-        return target
+        return _as_int64(data[-1])
     raise DataError(
         "batch",
         f"no labels in a {type(data).__name__}",
         f"Give a mapping with '{LABELS}', a tuple (inputs, labels), or your own loss(outputs, data).",
     )
+
+
+def _as_int64(labels: Tensor) -> Tensor:
+    narrow = isinstance(labels, Tensor) and labels.dtype in _NARROW
+    return labels.long() if narrow else labels
 
 
 def _mask_of(data: Any) -> Tensor | None:

@@ -258,6 +258,16 @@ def test_probabilities_without_the_least_likely_classes_are_soft_labels(labels: 
     check_soft_labels(cross_entropy, (None, torch.tensor(labels)))
 
 
+@pytest.mark.parametrize("kind", [torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool])
+@pytest.mark.parametrize(
+    "loss", [cross_entropy, find_loss(nn.CrossEntropyLoss(torch.tensor([1.0, 5.0, 2.0]), reduction="none"))]
+)
+def test_labels_in_few_bits_give_the_loss_of_those_in_64(kind: torch.dtype, loss: Any) -> None:
+    logits, labels = torch.randn(3, 3), torch.tensor([1, 0, 1])
+    wide, narrow = (loss(logits, (None, each)) for each in (labels, labels.to(kind)))
+    torch.testing.assert_close(mean(narrow), mean(wide), rtol=0, atol=0)
+
+
 def test_a_single_score_has_no_cross_entropy() -> None:
     logits = torch.randn(4, 1)
     for labels in (torch.zeros(4, dtype=torch.int64), torch.ones(4, 1)):

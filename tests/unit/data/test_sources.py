@@ -121,7 +121,11 @@ def test_lines_of_a_text_file_keep_their_breaks(write):
         ("a.csv", b" \n\n", "is empty"),
         ("a.csv", b"text,label\n", "a header and no rows"),
         ("a.csv", b"text,text\na,b\n", "column 'text' more than once"),
-        ("a.csv", "te\u00e9,label\na,b\n".encode("latin-1"), "a.csv:1: the header cannot be read"),
+        (
+            "a.csv",
+            "te\u00e9,label\na,b\n".encode("latin-1"),
+            "a.csv:1: the header cannot be read.* iconv -f latin1 -t utf-8 .*a.csv",
+        ),
         ("a.csv", b"PK\x03\x04" + bytes(range(256)), "Excel"),
         ("a.csv", b"PAR1" + bytes(range(256)), "Parquet"),
         ("a.csv", bytes(range(256)) * 4, "is binary"),

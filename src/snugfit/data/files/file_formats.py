@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from snugfit.data.bad_rows import NOT_UTF8, BadRow, Fault, shorten
+from snugfit.data.bad_rows import NOT_UTF8, BadRow, Fault, as_utf8, shorten
 from snugfit.data.files.file_lines import Lines, lines_in_memory
 from snugfit.errors import DataError, MissingExtra
 from snugfit.system.json_text import parse_json
@@ -129,7 +129,7 @@ def header(lines: Lines, source: str, setting: str, delimiter: str) -> tuple[tup
             raise DataError(
                 setting,
                 f"{source}:{first + 1}: the header cannot be read: {fields.detail}",
-                "Correct the first line of the file.",
+                as_utf8(source) if fields.reason == NOT_UTF8 else "Correct the first line of the file.",
             ) from fields
         if fields:
             return _distinct(fields, source, setting), end

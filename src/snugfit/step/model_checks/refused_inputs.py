@@ -63,7 +63,7 @@ def _check_names(
         raise DataError(
             "batch",
             f"gives {gives}, and the model's forward takes ({takes}): {mismatch}",
-            f"Name the entries as forward's parameters, and the labels '{LABELS}', or give {_OWN_FORWARD}.",
+            f"Name the entries as forward's parameters, and the labels '{LABELS}', which are the loss's alone, or give {_OWN_FORWARD}.",
         ) from error
 
 
