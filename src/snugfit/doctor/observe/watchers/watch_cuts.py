@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.graph_nodes import leaves_of
 from snugfit.doctor.observe.internals import script_as
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.own_calls import is_looked_at
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
 MOST_CUTS = 64
@@ -25,13 +25,7 @@ def watch_cuts(recorder: Recorder, patches: Patches) -> None:
 
     def detaching(original: _Call) -> _Call:
         def detach(*args: Any, **kwargs: Any) -> Any:
-            if (
-                recorder.detailed
-                and not recorder.looking
-                and not torch.compiler.is_dynamo_compiling()
-                and is_own(sys._getframe(1).f_code.co_filename)
-                and recorder.here
-            ):
+            if is_looked_at(recorder):
                 with recorder.guard():
                     note_cut(recorder, args[0] if args else kwargs.get("input"))
             return original(*args, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,8 @@ from snugfit.doctor.observe.graph_nodes import line_of, masked_softmax, softmax_
 from snugfit.doctor.observe.internals import axis_of_softmax, script_as, size_of_result
 from snugfit.doctor.observe.script_events import WrongAxis
 from snugfit.doctor.observe.term_events import MaskedWeights
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.own_calls import is_looked_at
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
 _SLACK = 1e-3
@@ -24,14 +24,7 @@ def watch_products(recorder: Recorder, patches: Patches) -> None:
     """Record products whose first factor is weights that do not come to 1 where they are summed up, in the first updates."""
 
     def watched(one: Any) -> bool:
-        return (
-            recorder.detailed
-            and not recorder.looking
-            and isinstance(one, Tensor)
-            and not torch.compiler.is_dynamo_compiling()
-            and is_own(sys._getframe(2).f_code.co_filename)
-            and recorder.here
-        )
+        return isinstance(one, Tensor) and is_looked_at(recorder, frames=2)
 
     def multiplying(original: _Call) -> _Call:
         def multiply(one: Any, other: Any, *args: Any, **kwargs: Any) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +14,8 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.graph_nodes import mark_line, squashed_by
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import NotANumber, ScoresAsLogits
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.own_calls import after_own_calls
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
@@ -49,47 +49,26 @@ def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -
 
         return squash
 
+    def look_at_limits(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> None:
+        given = args[0] if args else kwargs.get("input")
+        if isinstance(given, Tensor) and not given.is_complex():
+            if given.requires_grad and name in _OF_POSITIVES:
+                _look_at_least(recorder, name, given.detach())
+            look_at_infinities(recorder, name, given, result)
+
+    limited = after_own_calls(recorder, look_at_limits)
     for name in (*_OF_POSITIVES, *_UNBOUNDED):
         in_c = getattr(torch, name)
         for owner in (Tensor, torch):
-            patches.wrap(owner, name, _limited(recorder))
+            patches.wrap(owner, name, limited)
         script_as(getattr(torch, name), in_c)
-    patches.wrap(Tensor, "__pow__", _limited(recorder))
+    patches.wrap(Tensor, "__pow__", limited)
     for owner, names in ((Tensor, _NAMES), (torch, _NAMES), (functional, ("logsigmoid",))):
         for name in names:
             in_c = getattr(owner, name)
             patches.wrap(owner, name, squashing)
             if owner is not Tensor:
                 script_as(getattr(owner, name), in_c)
-
-
-def _limited(recorder: Recorder) -> Callable[[_Call], _Call]:
-    """Return what wraps a function whose result, or whose gradient, is infinite at 0."""
-
-    def wrapped(original: _Call) -> _Call:
-        name = original.__name__
-
-        def function(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if (
-                recorder.detailed
-                and not recorder.looking
-                and isinstance(result, Tensor)
-                and not torch.compiler.is_dynamo_compiling()
-                and is_own(sys._getframe(1).f_code.co_filename)
-                and recorder.here
-            ):
-                with recorder.guard():
-                    given = args[0] if args else kwargs.get("input")
-                    if isinstance(given, Tensor) and not given.is_complex():
-                        if given.requires_grad and name in _OF_POSITIVES:
-                            _look_at_least(recorder, name, given.detach())
-                        look_at_infinities(recorder, name, given, result)
-            return result
-
-        return function
-
-    return wrapped
 
 
 def look_at_infinities(recorder: Recorder, name: str, given: Tensor, result: Any) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +13,8 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.graph_nodes import made_by, mark_line
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.term_events import OwnRowScored
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.own_calls import after_own_calls
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
 LEAST_LIKE = 8
@@ -24,27 +24,12 @@ _SLACK = 1e-3
 def watch_sums(recorder: Recorder, patches: Patches) -> None:
     """Keep with sums and means the line that took them, in the first updates."""
 
-    def reducing(original: _Call) -> _Call:
-        name = original.__name__
+    def look(name: str, args: Sequence[Any], _kwargs: Mapping[str, Any], result: Tensor) -> None:
+        if result.grad_fn is not None and recorder.active:
+            mark_line(result, where())
+            _look_at_likenesses(recorder, name, args[0] if args else None, result)
 
-        def reduce(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if (
-                recorder.detailed
-                and not recorder.looking
-                and isinstance(result, Tensor)
-                and not torch.compiler.is_dynamo_compiling()
-                and is_own(sys._getframe(1).f_code.co_filename)
-                and recorder.here
-            ):
-                with recorder.guard():
-                    if result.grad_fn is not None and recorder.active:
-                        mark_line(result, where())
-                        _look_at_likenesses(recorder, name, args[0] if args else None, result)
-            return result
-
-        return reduce
-
+    reducing = after_own_calls(recorder, look)
     for name in ("sum", "mean", "logsumexp"):
         in_c = getattr(torch, name)
         for owner in (Tensor, torch):

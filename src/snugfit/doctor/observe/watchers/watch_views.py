@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,8 @@ from torch import Tensor
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import WrongAxis
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.own_calls import is_looked_at
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
 
@@ -26,13 +26,7 @@ def watch_views(recorder: Recorder, patches: Patches) -> None:
 
         def view(input: Any, *shape: Any, **kwargs: Any) -> Any:
             result = original(input, *shape, **kwargs)
-            if (
-                recorder.detailed
-                and not recorder.looking
-                and not torch.compiler.is_dynamo_compiling()
-                and is_own(sys._getframe(1).f_code.co_filename)
-                and recorder.here
-            ):
+            if is_looked_at(recorder):
                 _look_at(recorder, name, input, result)
             return result
 
