@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -72,6 +72,18 @@ def left_out_rows() -> Iterator[list[Fault]]:
         yield faults
     finally:
         _LEFT_OUT.reset(token)
+
+
+def check_rows_left(rows: Sized, source: str) -> None:
+    """Refuse a source of which no row is left that can be used.
+
+    Raises:
+        DataError: none is.
+    """
+    if not rows:
+        raise DataError(
+            "data", f"no usable row is left in {source}", "Correct the rows, or name another file."
+        )
 
 
 def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.bad_rows import BadRow, Fault, check_policy, label_of, settle
+from snugfit.data.bad_rows import BadRow, Fault, check_policy, check_rows_left, label_of, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN, Columns, Examples
@@ -133,7 +133,7 @@ def load_table(settings: TableSettings, *, folder: Path | None = None) -> TableD
     trained = [part.table.rows[part.row_indices[place]] for place in places]
     if not trained:
         settle(part.faults, settings.bad_rows)
-        raise _nothing_left(part.table)
+    check_rows_left(trained, part.table.source)
     table_format = fit_format(trained, columns, settings.categories, settings.bins)
     faults = list(part.faults)
     train = _encoded(part, places, table_format, names, faults)
@@ -147,8 +147,7 @@ def load_table(settings: TableSettings, *, folder: Path | None = None) -> TableD
         )
     skipped = settle(sorted(faults, key=lambda fault: (fault.source, fault.line)), settings.bad_rows)
     for rows, of in ((train, part), *([(validation, held_out)] if held_out else [])):
-        if not len(rows):
-            raise _nothing_left(of.table)
+        check_rows_left(rows, of.table.source)
     if not names:
         of_row = dict(zip(part.row_indices, part.labels, strict=True))
         check_differences([of_row[row] for row in train.indices], label)
@@ -216,8 +215,7 @@ def load_table_rows(
     faults = list(part.faults)
     rows = _encoded(part, range(len(part.row_indices)), table_format, labels, faults)
     skipped = settle(part.table.in_order(faults), bad_rows)
-    if not len(rows):
-        raise _nothing_left(part.table)
+    check_rows_left(rows, part.table.source)
     return FileRows(
         examples=rows,
         rows=[part.table.rows[row] for row in rows.indices],
@@ -357,10 +355,4 @@ def _report(
         skipped=dict(skipped),
         labels={name: counts[place] for place, name in enumerate(names)},
         warnings=tuple(warned),
-    )
-
-
-def _nothing_left(table: Table) -> DataError:
-    return DataError(
-        "data", f"no usable row is left in {table.source}", "Correct the rows, or name another file."
     )

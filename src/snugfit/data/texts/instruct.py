@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from snugfit.data.bad_rows import BadRow, Fault, settle
+from snugfit.data.bad_rows import BadRow, Fault, check_rows_left, settle
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import Collate, FileRows
@@ -304,10 +304,7 @@ def read_conversations(
     skipped = settle(read.faults, bad_rows)
     if read.dropped:
         skipped[LONGER] = read.dropped
-    if not read.examples:
-        raise DataError(
-            "data", f"no usable row is left in {table.source}", "Correct the rows, or name another file."
-        )
+    check_rows_left(read.examples, table.source)
     return FileRows(
         examples=read.examples,
         rows=[table.rows[place] for place in read.places],

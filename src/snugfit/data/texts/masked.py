@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
-from snugfit.data.bad_rows import Fault, check_policy, settle
+from snugfit.data.bad_rows import Fault, check_policy, check_rows_left, settle
 from snugfit.data.examples import DrawnArrays, Examples
 from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import FileRows
@@ -284,10 +284,7 @@ def load_masked_rows(
         examples, unmasked = _with_masks(examples, tokenizer)
         faults = sorted([*faults, *unmasked], key=lambda fault: fault.line)
     skipped = settle(faults, settings.bad_rows)
-    if not examples:
-        raise DataError(
-            "data", f"no usable row is left in {table.source}", "Correct the rows, or name another file."
-        )
+    check_rows_left(examples, table.source)
     blocks = scored and texts.blocks
     return FileRows(
         examples=MaskedTexts(examples, masks, settings.seed) if scored else examples,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle, shorten
+from snugfit.data.bad_rows import BadRow, Fault, check_policy, check_rows_left, settle, shorten
 from snugfit.data.class_names import check_classes
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import Collate, FileRows
@@ -230,8 +230,7 @@ def load_tagged(
     )
     places, aside = sides.places, sides.shown if len(sides.validation) else ()
     for part, own in ((train, places), *([(held_out, aside)] if settings.validation is not None else [])):
-        if not own:
-            raise _nothing_left(part.table)
+        check_rows_left(own, part.table.source)
     examples = train.examples(places, reader, names)
     report, shown = _report(parts, reader, skipped), aside or places
     return TagData(
@@ -287,8 +286,7 @@ def load_tagged_rows(
         report = replace(
             _report([part], reader, skipped), validation=len(indices), labels=_count(part.tags, tags)
         )
-    if not indices:
-        raise _nothing_left(read.table)
+    check_rows_left(indices, read.table.source)
     return FileRows(
         examples=examples,
         rows=[read.table.rows[row] for row in indices],
@@ -393,10 +391,4 @@ def _report(parts: Sequence[_Labelled], reader: Reader, skipped: Mapping[str, in
             *(warning for part in parts for warning in part.warnings()),
             *token_warnings([TokenRows.of(framed)], reader.tokenizer, reader.frame),
         ),
-    )
-
-
-def _nothing_left(table: Table) -> DataError:
-    return DataError(
-        "data", f"no usable row is left in {table.source}", "Correct the rows, or name another file."
     )

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.bad_rows import check_policy, settle
+from snugfit.data.bad_rows import check_policy, check_rows_left, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import Collate, FileRows
@@ -32,7 +32,6 @@ from snugfit.data.texts.tokens import (
     token_warnings,
 )
 from snugfit.data.usable_rows import Part, encode_part, read_part
-from snugfit.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -142,12 +141,9 @@ def load_text(
     inputs = inputs_of_texts([part.contents for part in usable])
     sides = settings.sides([examples, *others], inputs, classes)
     examples, held_out = sides.train, sides.validation
-    if not examples or (validation is not None and not held_out):
-        raise DataError(
-            "data",
-            f"no usable row is left in {parts[0 if not examples else 1].table.source}",
-            "Correct the rows, or name another file.",
-        )
+    check_rows_left(examples, parts[0].table.source)
+    if validation is not None:
+        check_rows_left(held_out, parts[-1].table.source)
     warnings += sides.warnings
     counts = _count_labels(examples, names)
     warnings += rare_label_warnings(counts) if sets is not None else []
@@ -197,10 +193,7 @@ def load_text_rows(
     skipped = Counter(settle(part.faults, bad_rows))
     encoded, part, faults = encode_part(part, tokenizer, max_length, special)
     skipped.update(settle(faults, bad_rows))
-    if not part.row_indices:
-        raise DataError(
-            "data", f"no usable row is left in {part.table.source}", "Correct the rows, or name another file."
-        )
+    check_rows_left(part.row_indices, part.table.source)
     if label is not None:
         encoded = _with_labels(encoded, part.labels, labels or ())
     report = _report(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from snugfit.data.bad_rows import BadRow, check_policy, settle, text_of
+from snugfit.data.bad_rows import BadRow, check_policy, check_rows_left, settle, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import FileRows
@@ -157,10 +157,7 @@ def load_pair_rows(
     check_policy(bad_rows)
     part = read_pairs(source, "data", text, further, folder)
     skipped = settle(part.faults, bad_rows)
-    if not part.row_indices:
-        raise DataError(
-            "data", f"no usable row is left in {part.table.source}", "Correct the rows, or name another file."
-        )
+    check_rows_left(part.row_indices, part.table.source)
     examples, lengths = _encoded(part, tokenizer, max_length)
     return FileRows(
         examples=examples,

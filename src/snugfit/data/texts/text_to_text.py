@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle, text_of
+from snugfit.data.bad_rows import BadRow, Fault, check_policy, check_rows_left, settle, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import FileRows
@@ -162,10 +162,7 @@ def load_written_rows(
     part = read_targets(source, "data", settings.text, target, settings.prefix, folder)
     read = _encoded(part, settings, tokenizer)
     skipped = settle(read.faults, settings.bad_rows)
-    if not read.part.row_indices:
-        raise DataError(
-            "data", f"no usable row is left in {part.table.source}", "Correct the rows, or name another file."
-        )
+    check_rows_left(read.part.row_indices, part.table.source)
     rows, table = read.part.row_indices, part.table
     return FileRows(
         examples=read.examples,

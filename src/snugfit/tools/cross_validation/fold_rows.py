@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.bad_rows import Fault, settle
+from snugfit.data.bad_rows import Fault, check_rows_left, settle
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN, Examples
 from snugfit.data.sources import read_table
@@ -98,10 +98,7 @@ def fold_rows(
         return _objects(recipe, group_by, labelled, time)
     part = _usable(recipe, card)
     skipped = settle(part.faults, recipe.data.bad_rows)
-    if not part.row_indices:
-        raise DataError(
-            "data", f"no usable row is left in {part.table.source}", "Correct the rows, or name another file."
-        )
+    check_rows_left(part.row_indices, part.table.source)
     reasons = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
     notes = [_left_out(recipe), f"rows that cannot be used are in no fold: {reasons}." if skipped else ""]
     records = _written(part, recipe, card) if part.records is None else part.records
