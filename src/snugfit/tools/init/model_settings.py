@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,7 @@ def put_model(
             "Name another, or leave it out: a small one is made from scratch.",
         )
     if not card.reads_texts:
-        put = _put_sound_model if card.model == "sounds" else _put_picture_model
-        return put(tree, comments, card, place, model, writes, folder, there=there)
+        return _put_picture_or_sound_model(tree, comments, card, place, model, writes, folder, there=there)
     if model is not None and model.weights and not model.tokenizer:
         raise ModelError(
             "model",
@@ -251,44 +251,19 @@ def _new_folder(tree: dict[str, Any], folder: Path, *, there: bool) -> Path:
     return new
 
 
-def _put_picture_model(
+@dataclass(frozen=True)
+class _Small:
+    """A small model from scratch: what writes it into a folder, where it comes from, and what is said of it."""
+
+    write: Callable[[Path], None]
+    origin: str
+    comment: str
+
+
+def _put_picture_or_sound_model(
     tree: dict[str, Any],
     comments: dict[str, str],
     card: Card,
-    _place: Source,
-    model: LocalModel | None,
-    writes: list[Callable[[], list[Path]]],
-    folder: Path,
-    *,
-    there: bool,
-) -> str:
-    """Put a model that sees pictures into the settings, or have a small one written; return where it comes from."""
-    if model is not None:
-        return _put_local(tree, comments, model, folder)
-    new = _new_folder(tree, folder, there=there)
-
-    def write() -> list[Path]:
-        from snugfit.models.small import write_small_picture_model
-
-        write_small_picture_model(new, _SMALL_SIDE, patches=bool(card.architectures))
-        return [new]
-
-    writes.append(write)
-    learn(tree, comments, SCRATCH_PRESET)
-    tree["train"]["epochs"] = _EPOCHS_FROM_SCRATCH
-    comments["data.size"] = "larger shows more of each picture, and takes longer"
-    tree["data"]["size"] = _SMALL_SIDE
-    network = "transformer of patches" if card.architectures else "residual network"
-    origin = f"a small {network} from scratch; no pretrained model of pictures is here"
-    other = "google/vit-base-patch16-224-in21k" if card.architectures else "microsoft/resnet-18"
-    comments["model"] = f"{_capital(origin)}. One of the hub, such as {other}, needs far fewer pictures"
-    return origin
-
-
-def _put_sound_model(
-    tree: dict[str, Any],
-    comments: dict[str, str],
-    _card: Card,
     place: Source,
     model: LocalModel | None,
     writes: list[Callable[[], list[Path]]],
@@ -296,26 +271,57 @@ def _put_sound_model(
     *,
     there: bool,
 ) -> str:
-    """Put a model that hears sounds into the settings, or have a small one written; return where it comes from."""
+    """Put a model that sees or hears into the settings, or have a small one written; return where it comes from."""
     if model is not None:
         return _put_local(tree, comments, model, folder)
-    seconds = _usual_seconds(place, tree["data"].get("audio"))
+    sounds = card.model == "sounds"
+    small = _small_sound_model(tree, place) if sounds else _small_picture_model(tree, comments, card)
     new = _new_folder(tree, folder, there=there)
 
     def write() -> list[Path]:
-        from snugfit.models.small import write_small_sound_model
-
-        write_small_sound_model(new, seconds)
+        small.write(new)
         return [new]
 
     writes.append(write)
     learn(tree, comments, SCRATCH_PRESET)
     tree["train"]["epochs"] = _EPOCHS_FROM_SCRATCH
-    origin = "a small residual network over spectrograms from scratch; no pretrained model of sounds is here"
-    comments["model"] = (
-        f"{_capital(origin)}. It hears {seconds:g} seconds. One of the hub, such as MIT/ast-finetuned-audioset-10-10-0.4593, needs far fewer sounds"
+    comments["model"] = f"{_capital(small.origin)}. {small.comment}"
+    return small.origin
+
+
+def _small_picture_model(tree: dict[str, Any], comments: dict[str, str], card: Card) -> _Small:
+    """Return a small model that sees pictures, whose size it puts into the settings."""
+
+    def write(folder: Path) -> None:
+        from snugfit.models.small import write_small_picture_model
+
+        write_small_picture_model(folder, _SMALL_SIDE, patches=bool(card.architectures))
+
+    comments["data.size"] = "larger shows more of each picture, and takes longer"
+    tree["data"]["size"] = _SMALL_SIDE
+    network = "transformer of patches" if card.architectures else "residual network"
+    other = "google/vit-base-patch16-224-in21k" if card.architectures else "microsoft/resnet-18"
+    return _Small(
+        write,
+        f"a small {network} from scratch; no pretrained model of pictures is here",
+        f"One of the hub, such as {other}, needs far fewer pictures",
     )
-    return origin
+
+
+def _small_sound_model(tree: Mapping[str, Any], place: Source) -> _Small:
+    """Return a small model that hears sounds as long as nearly all that are here."""
+    seconds = _usual_seconds(place, tree["data"].get("audio"))
+
+    def write(folder: Path) -> None:
+        from snugfit.models.small import write_small_sound_model
+
+        write_small_sound_model(folder, seconds)
+
+    return _Small(
+        write,
+        "a small residual network over spectrograms from scratch; no pretrained model of sounds is here",
+        f"It hears {seconds:g} seconds. One of the hub, such as MIT/ast-finetuned-audioset-10-10-0.4593, needs far fewer sounds",
+    )
 
 
 def _usual_seconds(place: Source, column: str | None) -> float:
