@@ -129,8 +129,7 @@ def plan_module(
         answer: Answer = worker.run(_plan_material, *asked, **_patience(target))
     finally:
         worker.close()
-    notes = adapter_notes(techniques, answer.choice.techniques)
-    return replace(answer, why=(*answer.why[:1], *notes, *answer.why[1:]))
+    return answer.with_notes(adapter_notes(techniques, answer.choice.techniques))
 
 
 class _Patience(TypedDict):

@@ -84,8 +84,7 @@ def plan_recipe(
 
 def _with_adapter_note(recipe: Recipe, answer: Answer) -> Answer:
     """Return an answer that says of adapters which it has put in what they are; a plan that is kept may be one for other learning rates."""
-    notes = adapter_notes(recipe.all_techniques(), answer.choice.techniques)
-    return dataclasses.replace(answer, why=(*answer.why[:1], *notes, *answer.why[1:]))
+    return answer.with_notes(adapter_notes(recipe.all_techniques(), answer.choice.techniques))
 
 
 def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Exported:

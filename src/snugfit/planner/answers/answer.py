@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from snugfit.results.shown import Shown
@@ -159,6 +159,10 @@ class Answer(Shown):
     ] = ()  # the decision on how many devices and how they share the work, with its numbers
     planned_seconds: float = 0.0
     largest: Largest | None = None
+
+    def with_notes(self, notes: Sequence[str]) -> Answer:
+        """Return the answer with sentences behind the first of `why`."""
+        return replace(self, why=(*self.why[:1], *notes, *self.why[1:]))
 
     def summary_lines(self) -> list[str]:
         """Return whether it fits, what was chosen, the memory and the time."""
