@@ -180,11 +180,13 @@ def cases(
 ) -> list[Any]:
     """The same for `parametrize`: those of stock models are slow tests, as the same is tried on somebody's own module.
 
-    So are those of one technique on a net with batch norm, where others are tried too.
+    So are those of one technique on a net with batch norm, where others are tried too, and all techniques in one step, which takes some 20
+    times as long as one of them.
     """
 
     def is_slow(make: Maker, techniques: Sequence[Technique]) -> bool:
-        return make in STOCK or (make is normed and len(kinds) > 1 and len(techniques) == 1)
+        one_elsewhere = make is normed and len(kinds) > 1 and len(techniques) == 1
+        return make in STOCK or one_elsewhere or len(techniques) > 2
 
     return [
         pytest.param(*case, marks=[pytest.mark.slow] if is_slow(*case) else [])
