@@ -124,18 +124,25 @@ def _effort(search: Search) -> Iterator[str]:
         yield f"{search.looked} of {search.count:,} plans were run. None of them is better by 5%, {left}."
 
 
+def _run(search: Search) -> Iterator[str]:
+    """Yield how much was looked at in vain."""
+    if search.looked:
+        more = "" if search.complete else ", and more was to be looked at"
+        yield f"{search.looked} of {search.count:,} plans were run{more}."
+
+
 def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
     """Return why nothing fits, what would do, and how to ask for it."""
     budget, least = search.budget, search.least()
     if least.prediction.most_bytes <= budget.usable:
         first = f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}. Give --host-memory, or a smaller model."
-        return (first, *_coarser(search), *_effort(search))
+        return (first, *_coarser(search), *_run(search))
     needs = "; ".join(f"{brief_bytes(bytes)} at {level}" for level, bytes in needed.items())
     first = (
         f"Nothing that was tried fits in {brief_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free. "
         f"The smallest that would do: {needs or brief_bytes(least.prediction.reserved_bytes)}."
     )
-    return (first, *_coarser(search), *_devices(search, needed), *_effort(search))
+    return (first, *_coarser(search), *_devices(search, needed), *_run(search))
 
 
 def _coarser(search: Search) -> Iterator[str]:

@@ -439,6 +439,9 @@ def test_where_the_host_has_no_room_the_levels_that_fit_there_too_are_told() -> 
     assert said[0].startswith("Nothing that was tried fits the host")
     assert said[1] == "On this device it fits at compact: --fidelity compact."
     assert said[2].startswith("At adapters an update takes ")
+    assert "better" not in said[3] and said[3].endswith(" plans were run."), (
+        "none is better than what is none"
+    )
 
 
 class OnTheHost(Laws):
