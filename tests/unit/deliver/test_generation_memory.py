@@ -45,7 +45,9 @@ def test_a_model_whose_layers_are_streamed_to_its_device_answers_as_one_that_fit
     lengths = [whole.inference.length(each) for each in whole.inference.encode(asked)]
     memory = round(0.8 * sum(each.nbytes for each in model.parameters()))
     card = replace(find_device("rtx4090"), memory_bytes=memory, reserved=0)
-    machine = Machine(card, find_device("cpu"), "cpu")  # its device has a memory of its own, and computes here
+    machine = Machine(
+        card, find_device("cpu"), "cpu"
+    )  # its device has a memory of its own, and computes here
     apart = load_generator(tmp_path / "best", Generation(24))
     streamed, plan = within_memory(apart, lengths, memory, device="cpu", machine=machine)
     assert plan is not None and plan.streamed > 0 and streamed.stream is not None
