@@ -307,8 +307,22 @@ def split(rows: int, micro_batch: int | None, group: int = 1) -> list[range]:
     return [range(start, end) for start, end in itertools.pairwise(ends)]
 
 
-def inputs_of(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments of the model's forward: a mapping's entries but `labels`, or a tuple's entries but the last."""
+def entries_of(data: Any) -> int:
+    """Return how many entries a tuple or a list has, the labels among them; 0 of anything else."""
+    return len(data) if isinstance(data, (tuple, list)) and not isinstance(data, PackedSequence) else 0
+
+
+def inputs_of(data: Any, entries: int = 0) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments of the model's forward: a mapping's entries but `labels`, or a tuple's entries but the last.
+
+    Args:
+        entries: of a tuple with labels, where that is known: one that has an entry less has no labels, and is taken whole.
+
+    >>> inputs_of(("left", "right", "labels")), inputs_of(("left", "right"), entries=3)
+    ((('left', 'right'), {}), (('left', 'right'), {}))
+    """
+    if entries and entries_of(data) == entries - 1:
+        return tuple(data), {}
     if type(data) is tuple and len(data) > 1:
         return data[:-1], {}
     if isinstance(data, Mapping):

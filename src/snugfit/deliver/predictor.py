@@ -19,9 +19,18 @@ from snugfit.data.frames import without_frame
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.kit.token_scores import in_token_chunks
-from snugfit.models.bundle import DETERMINISTIC, EXTENDED_BY, META, find_bundle, load_bundle, read_meta
+from snugfit.models.bundle import (
+    DETERMINISTIC,
+    ENTRIES,
+    EXTENDED_BY,
+    META,
+    find_bundle,
+    load_bundle,
+    read_meta,
+)
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode
+from snugfit.step.model_checks.refused_inputs import check_inputs
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.deterministic import deterministic
 from snugfit.system.user_objects import is_python_path, load_object
@@ -135,9 +144,15 @@ class Predictor:
         """Return a prediction for each row, in order, such as the label's name and its probability; of series the steps after them.
 
         Raises:
-            DataError: a row is no mapping of columns.
+            DataError: there are no rows by index, or a row is no mapping of columns.
         """
         card, rows = known(str(self.meta.get("task"))), without_frame(rows)
+        if isinstance(rows, (str, os.PathLike, Mapping)) or not hasattr(rows, "__getitem__"):
+            raise DataError(
+                "rows",
+                f"got a {type(rows).__name__}, expected rows",
+                "Give a list of them, also of one. The rows of a file are predicted by: snugfit predict RUN FILE -o OUT",
+            )
         for number, row in enumerate(rows if card is not None and card.reads_texts else (), 1):
             if not isinstance(row, Mapping):
                 raise DataError(
@@ -195,8 +210,12 @@ class Predictor:
         forward = self.forward or (None if self.use is None else self.use.forward)
         if forward is not None:
             return forward(self.model, batch.data)
-        args, kwargs = inputs_of(batch.data)
-        return self.model(*args, **kwargs)
+        args, kwargs = inputs_of(batch.data, self.meta.get(ENTRIES, 0))
+        try:
+            return self.model(*args, **kwargs)
+        except Exception as error:
+            check_inputs(error, self.model, args, kwargs)
+            raise
 
     @contextmanager
     def numerics(self, batch: Batch) -> Iterator[None]:

@@ -26,6 +26,7 @@ from snugfit.data.splits.hold_out import SHARES, hold_out_of
 from snugfit.data.stream import as_stream, counted, examples_of
 from snugfit.errors import SettingError
 from snugfit.kit.default_loss import loss_message, loss_or_default
+from snugfit.models.bundle import OWN_FUNCTIONS
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
 from snugfit.results.run_folder import RunFolder, check_name
@@ -228,6 +229,7 @@ def module_spec(
             "model": None,
             "loss": loss if isinstance(loss, str) else None,
             "numerics": next(map(as_entry, numerics), "fp32"),
+            OWN_FUNCTIONS: [name for name in ("collate", "forward") if given[name] is not None],
         },
         data=counted(data, held_out),
         fingerprints={},

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from snugfit.errors import RunFolderError
+from snugfit.errors import ModelError, RunFolderError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,10 +32,12 @@ class TrainedModel:
     Args:
         predictor: uses it as its task does.
         run: the folder of the run that it comes from; None for one of the registry, of a folder by itself, or of no folder.
+        lacking: functions by which the run made batches and called the model, and which nobody has given.
     """
 
     predictor: Predictor
     run: Path | None = None
+    lacking: tuple[str, ...] = ()
 
     @property
     def model(self) -> nn.Module:
@@ -60,7 +62,11 @@ class TrainedModel:
                 without labels.
         Returns:
             Of a classifier `prediction` and `probability`; of a model of one's own `output` too, what it put out for the row.
+        Raises:
+            DataError: the rows cannot be used.
+            ModelError: the run had functions of its own, which were not given.
         """
+        self._require_functions()
         return self.predictor.in_detail(top, proba).predict(rows)
 
     def evaluate(
@@ -80,8 +86,9 @@ class TrainedModel:
             bad_rows: "fail" or "skip", of rows that cannot be used.
         Raises:
             DataError: the rows cannot be used; a label not seen in training is a fault of its row.
-            ModelError: the model was trained with a loss of one's own, which is not kept with it.
+            ModelError: the model was trained with a loss of one's own, which is not kept with it, or with functions that were not given.
         """
+        self._require_functions()
         from snugfit.deliver.predict import evaluate_rows
         from snugfit.run.evaluation import Evaluation
 
@@ -97,6 +104,17 @@ class TrainedModel:
             str(self.run or self.predictor.source),
             name,
             **{key: scores[key] for key in fields if key in scores},
+        )
+
+    def _require_functions(self) -> None:
+        if not self.lacking:
+            return
+        names = " and ".join(self.lacking)
+        given = ", ".join(f"{name}=…" for name in self.lacking)
+        raise ModelError(
+            self.predictor.source,
+            f"was trained with {names} of your own, and would be given other inputs without",
+            f"Give what sf.train was given: sf.load(…, {given}).",
         )
 
     def export(
@@ -205,7 +223,7 @@ def load(
     Args:
         model: takes the weights, where they are of a module that was made in Python and no function makes it again. It has the
             architecture that was delivered: without adapters where these were merged.
-        collate, forward: as `sf.train` was given them, where it was.
+        collate, forward: as `sf.train` was given them, where it was: without them the model alone is there, and predicts nothing.
         uri: the registry's tracker; MLFLOW_TRACKING_URI by default, else the database beside the runs.
         allow_code: consent to run what the model names as `package.module:function`.
     Raises:
@@ -215,11 +233,14 @@ def load(
     """
     from snugfit.deliver.model_registry import resolve_model
     from snugfit.deliver.predictor import load_predictor
+    from snugfit.models.bundle import OWN_FUNCTIONS
 
     folder = resolve_model(source, uri=uri)
     predictor = load_predictor(folder, device, model=model, allow_code=allow_code)
     of_run = folder.name == _BEST and (folder.parent / "events.jsonl").exists()
-    return TrainedModel(with_own(predictor, collate, forward), folder.parent if of_run else None)
+    given = {"collate": collate, "forward": forward}
+    lacking = tuple(name for name in predictor.meta.get(OWN_FUNCTIONS, ()) if given[name] is None)
+    return TrainedModel(with_own(predictor, collate, forward), folder.parent if of_run else None, lacking)
 
 
 def with_own(predictor: Predictor, collate: Collate | None, forward: Forward | None) -> Predictor:

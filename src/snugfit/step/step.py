@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import nn
 
-from snugfit.core.batch import Batch, Share, inputs_of, labels_of
+from snugfit.core.batch import Batch, Share, entries_of, inputs_of, labels_of
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
@@ -185,6 +185,7 @@ class Step:
         self.has_own_forward = forward is not None
         self.padding = Padding(allowed=cut_padding)
         self.inputs = Inputs()
+        self.entries = 0  # of the last window, where it is a tuple, with its labels
         self._shared_buffers = SharedBuffers(model, self.strategy) if self._on_ranks else None
         self._buffers = Buffers(model)
         self.at_first = AtFirst.of(model)
@@ -240,6 +241,7 @@ class Step:
         """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
         window = batch if isinstance(batch, Batch) else Batch.of(batch)
         check_soft_labels(self.loss, window.data)
+        self.entries = entries_of(window.data)
         window = window.to(self.device)
         with preserved_randomness(self.device), products_as_chosen(self.device):
             return self._train_step(self.shared(window) if self._on_ranks else window)

@@ -152,6 +152,53 @@ def test_a_result_predicts_under_the_numerics_of_the_training_and_by_the_users_o
     assert set(model.seen) == {torch.bfloat16}  # type: ignore[arg-type]
 
 
+def test_a_run_with_functions_of_its_own_predicts_by_them_or_not_at_all(tmp_path: Path) -> None:
+    def ten_times(model: nn.Module, data: Any) -> torch.Tensor:
+        scores: torch.Tensor = model(10 * data[0])
+        return scores
+
+    result = trained(tmp_path, forward=ten_times)
+    lacking = sf.load(str(result.run_dir), model=net())
+    assert probabilities(lacking.model, rows()) == probabilities(result.model, rows())
+    for use in (lacking.predict, lacking.evaluate):
+        with pytest.raises(ModelError, match=r"trained with forward of your own.* sf.load\(…, forward=…\)"):
+            use(rows())
+    again = sf.load(str(result.run_dir), model=net(), forward=ten_times)
+    assert again.evaluate(rows()).metrics == result.evaluate(rows()).metrics
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_tuple_of_inputs_without_labels_is_given_whole(bare: bool, tmp_path: Path) -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+
+        def forward(self, values: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
+            scores: torch.Tensor = self.net(values)
+            return scores if shift is None else scores + shift
+
+    examples = [(each, torch.full((3,), place), label) for place, (each, label) in enumerate(rows())]
+    where: dict[str, Any] = {"output": None} if bare else {"output": tmp_path, "track": False}
+    result = sf.train(Shifted(), examples, updates=2, global_batch=8, display=None, **where)
+    given = result if bare else sf.load(str(result.run_dir), model=Shifted())
+    labelled, plain = (given.predict(each) for each in (examples, [each[:2] for each in examples]))
+    assert all(
+        torch.equal(one["output"], other["output"]) for one, other in zip(labelled, plain, strict=True)
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"values": torch.ones(4)}, "rows.csv", iter(())])
+def test_what_is_no_list_of_rows_is_refused(wrong: Any) -> None:
+    with pytest.raises(DataError, match="rows: got a .* expected rows. Give a list of them, also of one"):
+        trained(None).predict(wrong)
+
+
+def test_rows_whose_columns_forward_does_not_take_are_named() -> None:
+    with pytest.raises(DataError, match=r"gives the entries x .* forward takes \(input\)"):
+        trained(None).predict([{"x": torch.ones(4)}])
+
+
 def test_adapters_are_merged_in_what_a_result_gives(tmp_path: Path) -> None:
     result = trained(tmp_path, techniques=[sf.LoRA(targets=["0"], rank=2)])
     assert set(result.model.state_dict()) == set(net().state_dict())

@@ -20,7 +20,7 @@ from snugfit.core.job import Job, StopWhen
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.kit.mapped_tensors import making_in_files
 from snugfit.kit.phases import phase
-from snugfit.models.bundle import DETERMINISTIC
+from snugfit.models.bundle import DETERMINISTIC, ENTRIES
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.step.state import made_buffers
 from snugfit.strategies.agreement import agreed
@@ -262,6 +262,8 @@ def write_model(training: Training, metrics: Mapping[str, float], save: SaveBest
                     "metrics": metrics,
                     "weights": seams.weights_name,
                 }
+                if step.entries:
+                    description[ENTRIES] = step.entries
                 if training.deterministic:
                     description[DETERMINISTIC] = step.device.type
                 if made := made_buffers(step):
