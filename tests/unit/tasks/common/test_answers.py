@@ -90,6 +90,7 @@ def questions(*asked: str) -> list[dict[str, Any]]:
     return [{"messages": [{"role": "user", "content": each}]} for each in asked]
 
 
+@pytest.mark.slow
 def test_it_answers_word_for_word_and_stops_at_the_templates_own_end_of_turn(trained: str) -> None:
     model = sf.load(trained)
     answers = [each["answer"] for each in model.predict(questions(*(ask for ask, _ in FACTS)))]
@@ -99,6 +100,7 @@ def test_it_answers_word_for_word_and_stops_at_the_templates_own_end_of_turn(tra
     assert config["eos_token_id"][0] == tokenizer.convert_tokens_to_ids("<end_of_turn>")
 
 
+@pytest.mark.slow
 def test_an_answer_depends_on_its_row_alone(trained: str) -> None:
     for settings in (Generation(), Generation(temperature=1.5, top_p=0.9, seed=3, max_new_tokens=12)):
         generator = load_generator(trained, settings)
@@ -117,6 +119,7 @@ def test_an_answer_depends_on_its_row_alone(trained: str) -> None:
     assert drawn[0] != drawn[1]
 
 
+@pytest.mark.slow
 def test_a_file_of_conversations_is_answered_line_by_line(
     trained: str, project: Path, tmp_path: Path
 ) -> None:
@@ -131,6 +134,7 @@ def test_a_file_of_conversations_is_answered_line_by_line(
     assert rows[0]["messages"][0]["content"] == "red?"
 
 
+@pytest.mark.slow
 def test_it_is_evaluated_on_answers(trained: str, project: Path) -> None:
     scores = evaluate_file(trained, str(project / "facts.jsonl"))
     assert scores["rows"] == len(FACTS)
@@ -156,6 +160,7 @@ def test_a_file_is_scored_as_the_recipe_scores_its_rows(project: Path, tmp_path:
     assert (scores["rows"], scores["skipped"]) == (1, {"longer than data.max_length": 1})
 
 
+@pytest.mark.slow
 def test_the_command_answers_a_prompt_and_goes_on_in_a_conversation(trained: str, tmp_path: Path) -> None:
     runner = CliRunner()
     assert runner.invoke(app, ["generate", trained, "--prompt", "cat?"]).output.strip().endswith("meow")
@@ -165,6 +170,7 @@ def test_the_command_answers_a_prompt_and_goes_on_in_a_conversation(trained: str
     assert talk.exit_code == 0 and "warm" in talk.stdout
 
 
+@pytest.mark.slow
 def test_a_conversation_goes_on_behind_an_empty_answer(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real, asked = generate.answer_to, []
 
@@ -178,6 +184,7 @@ def test_a_conversation_goes_on_behind_an_empty_answer(trained: str, monkeypatch
     assert asked[1] == [{"role": "user", "content": "cat?"}]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_answered_is_refused_in_one_sentence(trained: str, tmp_path: Path) -> None:
     generator = load_generator(trained, Generation())
     with pytest.raises(DataError, match="it has [0-9]+ tokens, and the model reads 128 with its answer"):
@@ -192,6 +199,7 @@ def test_what_cannot_be_answered_is_refused_in_one_sentence(trained: str, tmp_pa
     assert isinstance(result.exception, SettingError) or result.exit_code == 2
 
 
+@pytest.mark.slow
 def test_an_empty_answer_is_said_to_be_empty(
     trained: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +213,7 @@ def test_an_empty_answer_is_said_to_be_empty(
     assert (counts["rows"], counts["empty answers"]) == (len(FACTS), len(FACTS))
 
 
+@pytest.mark.slow
 def test_a_model_that_goes_on_with_texts_is_scored_in_blocks_and_goes_on_with_each_row(
     project: Path, tmp_path: Path
 ) -> None:
@@ -263,6 +272,7 @@ def test_a_classifier_generates_nothing(tmp_path: Path) -> None:
         load_generator(tmp_path / "best", Generation(), allow_code=True)
 
 
+@pytest.mark.slow
 def test_the_run_shows_what_is_read_and_what_is_scored(trained: str) -> None:
     from snugfit.display.event_lines import header_lines
     from snugfit.report.page import render
@@ -314,6 +324,7 @@ def test_where_answers_go_and_prompts_come_from_is_seen_before_a_model_is_loaded
         assert isinstance(done.exception, DataError) and re.search(said, str(done.exception)), done.exception
 
 
+@pytest.mark.slow
 def test_a_prompt_that_fills_the_models_positions_is_named_before_anything_is_written(
     trained: str, tmp_path: Path
 ) -> None:
@@ -360,12 +371,14 @@ def test_examples_longer_than_the_models_positions_are_refused_and_a_longer_max_
     assert prepare(short).data["max_length"] == 256
 
 
+@pytest.mark.slow
 def test_predictions_within_memory_are_those_without(trained: str, project: Path, tmp_path: Path) -> None:
     for name, memory in (("plain.csv", None), ("planned.csv", 64 * 2**30)):
         predict_file(trained, str(project / "facts.jsonl"), tmp_path / name, memory=memory)
     assert (tmp_path / "plain.csv").read_text() == (tmp_path / "planned.csv").read_text()
 
 
+@pytest.mark.slow
 def test_scores_within_memory_are_those_without(
     trained: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +398,7 @@ def test_scores_within_memory_are_those_without(
         evaluate_file(trained, str(rows), ("exact_match",), memory=64 * 2**30)
 
 
+@pytest.mark.slow
 def test_numbers_are_other_ones_only_where_they_are_asked_for(trained: str) -> None:
     plain = load_generator(trained, Generation())
     half = load_generator(trained, Generation(), numbers="bf16")
@@ -394,6 +408,7 @@ def test_numbers_are_other_ones_only_where_they_are_asked_for(trained: str) -> N
         load_generator(trained, Generation(), quantize="nf5")
 
 
+@pytest.mark.slow
 def test_answers_are_scored_as_texts_beside_those_of_the_rows(
     trained: str, project: Path, tmp_path: Path
 ) -> None:
