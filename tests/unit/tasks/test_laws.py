@@ -51,6 +51,11 @@ def test_every_task_has_a_case() -> None:
 
 
 every_case = pytest.mark.parametrize("case", CASES)
+FEW = {"text-classification", "causal-lm", "image-classification", "tabular-regression", "forecasting"}
+"""One of each kind of rows: what a run or a plan of each case takes is no quick test."""
+every_case_slowly = pytest.mark.parametrize(
+    "case", [each if each in FEW else pytest.param(each, marks=pytest.mark.slow) for each in CASES]
+)
 PLAIN = "optimizer={sgd: {learning_rate: 0.5, momentum: 0.0}}"
 CONVOLVED = ("segmentation", "segmentation, segformer", "audio-classification")
 """Cases whose models convolve, in kernels that take within themselves what depends on the processor."""
@@ -79,7 +84,7 @@ def test_a_window_in_parts_is_the_window(case: str, models: Path, project: None)
     )
 
 
-@every_case
+@every_case_slowly
 def test_a_run_that_was_stopped_in_an_epoch_ends_as_a_plain_loop_and_predicts_alike_after_a_reload(
     case: str, models: Path, project: None
 ) -> None:
@@ -119,7 +124,7 @@ class _Here:
         return function(*asked)
 
 
-@every_case
+@every_case_slowly
 def test_a_plan_without_numbers_has_the_memory_that_updates_of_the_largest_window_take(
     case: str, models: Path, project: None
 ) -> None:
