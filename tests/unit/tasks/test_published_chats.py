@@ -13,7 +13,7 @@ import snugfit as sf
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
-from tests.unit.data.texts.published import tokenizer_of
+from tests.unit.data.texts.published import PUBLISHED, tokenizer_of
 from tests.unit.tasks.tiny_decoder import decoder_config
 from tests.unit.tasks.trained_runs import AfterWindows, check_parts, check_resume
 
@@ -95,7 +95,7 @@ class _Tomorrow(datetime):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("template", ["qwen3", "llama3_2", "mistral", "phi3", "gptoss", "gemma"])
+@pytest.mark.parametrize("template", PUBLISHED)
 def test_a_run_in_other_micro_batches_or_that_goes_on_the_next_day_learns_the_same(
     template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
