@@ -31,12 +31,17 @@ from tests.unit.deliver.export.models import (
     text_classifier,
 )
 
-pytest.importorskip("onnxruntime")
+InferenceSession = pytest.importorskip("onnxruntime").InferenceSession
 
 
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return stored(tmp_path_factory.mktemp("chat"), "qwen2", of_bytes())
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3"])
+def other_chats(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    return stored(tmp_path_factory.mktemp(request.param), request.param, of_bytes())
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +91,23 @@ def test_weights_are_halved_and_labels_and_tokens_stay(
     assert 1e-4 < compared["difference"] == pytest.approx(compared["rounding"], rel=0.01)
     weights = load_file(tmp_path / "out" / "model.safetensors")
     assert {each.dtype for each in weights.values()} == {torch.bfloat16}
+
+
+@pytest.mark.slow
+def test_a_graph_of_a_llama_and_of_a_qwen_gives_the_scored_logits_at_any_size(
+    other_chats: tuple[Path, str], tmp_path: Path, reading_here: None
+) -> None:
+    bundle, rows = other_chats
+    (compared,) = export_source(bundle, "onnx", tmp_path / "out", rows=rows)["compared"]
+    assert compared["difference"] < 1e-5
+    session = InferenceSession(tmp_path / "out" / "model.onnx")
+    shapes = {each.name: each.shape for each in session.get_inputs()}
+    assert shapes.keys() == {"input_ids", "attention_mask"}
+    model = sf.load(bundle).model
+    for size in ((1, 3), (4, 11)):
+        args = {name: torch.ones(size, dtype=torch.long) for name in shapes}
+        given = session.run(None, {name: each.numpy() for name, each in args.items()})[0]
+        assert torch.allclose(torch.from_numpy(given), model(**args).logits, atol=1e-4)
 
 
 @pytest.mark.slow
