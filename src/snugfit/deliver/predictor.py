@@ -264,7 +264,9 @@ def load_predictor(
         entries = meta.get(EXTENDED_BY) or ()
         require(named_code({EXTENDED_BY: entries}), Path(folder) / META, folder=None, allowed=allow_code)
         model = extended(card.make_model(meta), entries)
-    model, meta, tokenizer = load_bundle(Path(folder), model=model, extend=extended, allow_code=allow_code)
+    model, meta, tokenizer = load_bundle(
+        Path(folder), model=model, search=Path.cwd(), extend=extended, allow_code=allow_code
+    )
     return predictor_of(model, meta, tokenizer, device, folder)
 
 

@@ -222,6 +222,16 @@ def test_without_one_a_module_of_python_cannot_be_made_again(tmp_path: Path) -> 
         sf.load(str(result.run_dir))
 
 
+def test_the_function_that_makes_a_model_again_is_looked_for_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = "from torch import nn\ndef make():\n    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))\n"
+    (tmp_path / "nets_of_this_folder.py").write_text(made, encoding="utf-8")
+    save_bundle(tmp_path / "copy", net(), {"task": "python", "model": "nets_of_this_folder:make"})
+    monkeypatch.chdir(tmp_path)
+    assert probabilities(sf.load("copy", allow_code=True).model, rows()) == probabilities(net(), rows())
+
+
 def test_a_model_that_comes_from_no_run_does_not_go_on(tmp_path: Path) -> None:
     save_bundle(tmp_path / "copy", net(), {"task": "python"})
     with pytest.raises(RunFolderError, match="comes from no run's folder"):
