@@ -128,7 +128,7 @@ PITFALLS: dict[str, str] = {
     "unused_class": "labels are counted from 1, and class 0 is none",
     "recompute_draws": "activations are computed again with other random numbers",
     "ranks_differ": "ranks that exchange gradients have different weights",
-    "plateau_metric": "a schedule waits for a score to move the wrong way",
+    "plateau_metric": "a schedule, an early stop or a best checkpoint takes a score the wrong way round",
     "average_and_best": "a best checkpoint or early stopping is combined with averaging at the end",
     "stepped_twice": "an optimizer steps twice on the same gradients",
     "rows_left_out": "rows that the sampler never draws",

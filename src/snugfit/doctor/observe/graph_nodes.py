@@ -220,12 +220,24 @@ def is_sum_of_all(number: Tensor) -> bool:
 def is_difference(values: Tensor) -> bool:
     """Return whether values are a constant less something with a graph, as return - value is, through views and a scale."""
     node = _through(values.grad_fn, (*_VIEWS, *_JOINS, "Div"))
+    for _ in range(2):  # less its own mean, as what is normalised is
+        parts = [] if node is None else [each for each, _ in node.next_functions]
+        centred = len(parts) == 2 and kind_of(node) == "Sub" and None not in parts
+        if not centred or not kind_of(parts[1]).startswith("Mean") or parts[0] not in _near(parts[1]):
+            break
+        node = _through(parts[0], (*_VIEWS, *_JOINS, "Div"))
     if node is None or not kind_of(node).startswith(("Sub", "Rsub")):
         return False
     parts = [each for each, _ in node.next_functions]
     made = {made_by(each) for each in parts if each is not None}
     # one minus a probability weighs a loss, as the focal one does
     return (None in parts or len(parts) == 1) and made.isdisjoint(_PROBABILITIES)
+
+
+def _near(node: Any) -> list[Any]:
+    """Return the nodes from which one was computed, through one more."""
+    first = [each for each, _ in node.next_functions if each is not None]
+    return [*first, *(each for part in first for each, _ in part.next_functions)]
 
 
 def mark_constant_rows(total: Tensor) -> None:

@@ -208,9 +208,13 @@ class Log:
             the first at `exchanged_at`.
         passes_unseen, passes_profiled: backward passes that were not looked at for it, and those of them that ran under one.
         train_calls: before which updates a module was switched to training.
+        switched_off: which modules were switched from training to evaluation: before which update, their number, and the line.
         cuts: parameters behind what was taken out of a graph in the first updates, by the line that did.
         moves_nothing_at: where its source has a loop over the parameters of two models that sets names alone; "" without.
         follows_at: where its source has the only loop over the parameters of two models that writes to one; "" without.
+        zero_rate: whether the script's source sets a learning rate to 0 as it stands, as a way to freeze.
+        library_runs: lines of the script that start a library's whole training, or set it up: what is seen meanwhile is said to be there.
+        cause_lines: lines at which the script's source decides what a pitfall is about, by the pitfall; for those that are seen there.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -230,6 +234,7 @@ class Log:
     first_rows: list[int] = field(default_factory=list)
     held_out: list[int] = field(default_factory=list)
     train_calls: list[int] = field(default_factory=list)
+    switched_off: list[tuple[int, int, str]] = field(default_factory=list)
     traced: list[str] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
     switches: dict[str, str] = field(default_factory=dict)
@@ -237,6 +242,9 @@ class Log:
     profiled: bool = False
     moves_nothing_at: str = ""
     follows_at: str = ""
+    zero_rate: bool = False
+    library_runs: list[str] = field(default_factory=list)
+    cause_lines: dict[str, str] = field(default_factory=dict)
     exchanges: int = 0
     gradients_exchanged: int = 0
     exchanged_at: str = ""

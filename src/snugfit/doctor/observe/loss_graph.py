@@ -74,7 +74,11 @@ def sum_beside_mean(loss: Tensor, rows: int, scale: float = 1.0) -> Term | None:
     if rows < LEAST_ROWS or loss.numel() != 1:
         return None
     terms = terms_of(loss.grad_fn, 1 / scale)
-    means = [each.node for each in terms if _is_mean(each.node)]
+    means = [
+        each.node
+        for each in terms
+        if _is_mean(each.node) or (_summed_rows(each.node) == rows and rows in each.divisors)
+    ]
     for term in terms:
         if (
             _summed_rows(term.node) == rows and rows not in term.divisors

@@ -7,15 +7,13 @@ import linecache
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 
 from snugfit.doctor.observe.row_orders import shuffled_apart
 from snugfit.doctor.observe.script_syntax import syntax_of
 from snugfit.doctor.observe.watchers.watch_log import is_own, shown
 
 _DRAWS = re.compile(r"\b(shuffle|train_test_split|randperm|permutation)\(")
-_TRAINS = re.compile(r"\.(train|fit)\(")
-_LABELS = re.compile(r"[\"']labels[\"'](\]\s*=[^=]|\s*:)")
+_ZERO_RATE = re.compile(r"\b\w*lr[\"']?\s*[:=]\s*0(\.0*)?\s*([,)}#]|$)")
 _SPLITS = re.compile(r"\b(random_split|train_test_split)\(")
 
 
@@ -34,6 +32,11 @@ def line_that_sets(attributes: Iterable[str]) -> str:
     return _first_line(matches) if attribute else ""
 
 
+def sets_rate_of_zero() -> bool:
+    """Return whether the script sets a learning rate to 0 as it stands: not one that comes to 0."""
+    return bool(_first_line(lambda lines, number: bool(_ZERO_RATE.search(lines[number]))))
+
+
 def line_that_splits() -> str:
     """Return file:line where the script splits its rows at random; "" where its source does not show it."""
     return _first_line(
@@ -43,7 +46,7 @@ def line_that_splits() -> str:
 
 def line_that_cuts_twice() -> str:
     """Return file:line of a statement that takes the front and the back of one array by bounds that are not the same, by which they may overlap; "" without."""
-    for file in _own_files():
+    for file in own_files():
         for each in ast.walk(syntax_of(file)):
             if (
                 isinstance(each, ast.Assign | ast.Return)
@@ -79,18 +82,9 @@ def _cuts_twice(value: ast.expr) -> bool:
     return any(ends.isdisjoint(backs.get(name, ends)) for name, ends in fronts.items())
 
 
-@cache
-def line_that_labels(at: str) -> str:
-    """Return file:line where the script puts labels into its rows, for a line that starts a library's whole training; else that line itself."""
-    file, _, number = at.rpartition(":")
-    if not number.isdigit() or not _TRAINS.search(linecache.getline(file, int(number))):
-        return at
-    return _first_line(lambda lines, number: bool(_LABELS.search(lines[number]))) or at
-
-
 def line_that_moves_nothing() -> str:
     """Return file:line of a loop over the parameters of two models that only sets its own names anew, by which no weight moves; "" without."""
-    for file in _own_files():
+    for file in own_files():
         text = "".join(linecache.getlines(file))
         if "zip(" not in text or "parameters()" not in text:
             continue
@@ -103,7 +97,7 @@ def line_that_moves_nothing() -> str:
 def line_that_follows() -> str:
     """Return file:line of the only statement in a loop over the parameters of two models that writes to one of them, as an average does; "" without one, or with several."""
     lines = []
-    for file in _own_files():
+    for file in own_files():
         text = "".join(linecache.getlines(file))
         if "zip(" in text and "parameters()" in text:
             loops = [
@@ -152,7 +146,7 @@ def _moves_nothing(loop: ast.For) -> bool:
 
 def line_that_draws_apart() -> tuple[str, str, str] | None:
     """Return file:line where the script puts one of two arrays, which it pairs row by row, into an order of its own, and their names; None without."""
-    for file in _own_files():
+    for file in own_files():
         drawn = _DRAWS.findall("".join(linecache.getlines(file)))
         apart = shuffled_apart(file) if len(drawn) > 1 else None
         if apart is not None:
@@ -160,7 +154,7 @@ def line_that_draws_apart() -> tuple[str, str, str] | None:
     return None
 
 
-def _own_files() -> Iterator[str]:
+def own_files() -> Iterator[str]:
     """Yield the source files of the script's own modules."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -169,7 +163,7 @@ def _own_files() -> Iterator[str]:
 
 
 def _first_line(matches: Callable[[Sequence[str], int], bool]) -> str:
-    for file in _own_files():
+    for file in own_files():
         lines = linecache.getlines(file)
         for number in range(len(lines)):
             if matches(lines, number):

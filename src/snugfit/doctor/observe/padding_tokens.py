@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 LEAST_ROWS, LEAST_RUN = 2, 2
+LEAST_LONG, NEARLY_ALL = 4, 0.95
 
 
 def padding_behind(tokens: Tensor) -> Tensor | None:
@@ -53,3 +54,52 @@ def labels_on_padding(padding: Tensor, target: Tensor, ignored: int, weight: Any
     if isinstance(weight, Tensor):
         counts &= weight.detach()[labels.clamp(0, len(weight) - 1)] != 0
     return int(counts.sum()), int((counts & padding[:, :width]).sum())
+
+
+def has_axes_of(sequence: Tensor, tokens: Tensor | None) -> bool:
+    """Return whether vectors of tokens lie on the axes on which these do, not transposed: where both axes are as long, by equal tokens, whose vectors are equal.
+
+    >>> tokens = torch.tensor([[1, 2, 1], [3, 1, 2], [2, 3, 3]])
+    >>> vectors = torch.nn.functional.one_hot(tokens).float()
+    >>> has_axes_of(vectors, tokens), has_axes_of(vectors.transpose(0, 1), tokens)
+    (True, False)
+    """
+    if (
+        tokens is None
+        or tokens.is_floating_point()
+        or tokens.dim() != 2
+        or tokens.shape != sequence.shape[:2]
+    ):
+        return False
+    if tokens.shape[0] != tokens.shape[1]:
+        return True
+    vectors = sequence.detach().reshape(tokens.numel(), -1)
+    alike = [_are_alike(vectors, each.reshape(-1)) for each in (tokens, tokens.t())]
+    return alike == [True, False]
+
+
+def _are_alike(vectors: Tensor, tokens: Tensor) -> bool:
+    """Return whether equal tokens have equal vectors."""
+    order = tokens.argsort()
+    same = tokens[order][1:] == tokens[order][:-1]
+    return torch.equal(vectors[order][1:][same], vectors[order][:-1][same])
+
+
+def is_next_along_rows(labels: Tensor, tokens: Tensor) -> bool:
+    """Return whether labels are the tokens one place further on in their rows.
+
+    >>> text = torch.arange(12).reshape(2, 6)
+    >>> is_next_along_rows(text[:, 1:].reshape(-1), text[:, :-1]), is_next_along_rows(text[:, :-1], text[:, :-1])
+    (True, False)
+    """
+    if (
+        tokens.dim() != 2
+        or tokens.is_floating_point()
+        or labels.numel() != tokens.numel()
+        or tokens.shape[1] < LEAST_LONG
+    ):
+        return False
+    labels = labels.detach().reshape(tokens.shape)
+    return labels.device == tokens.device and bool(
+        (labels[:, :-1] == tokens[:, 1:]).float().mean() >= NEARLY_ALL
+    )

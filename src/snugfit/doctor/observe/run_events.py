@@ -227,3 +227,51 @@ class PaddedPrompt(Event):
 
     padded: int
     rows: int
+
+
+@dataclass(frozen=True)
+class LossLost(Event):
+    """The script's source computes a loss and sets its name anew before anybody has read it, and differentiates what that is then.
+
+    Args:
+        each_pass: each pass of a loop does that with what the one before has computed.
+    """
+
+    name: str
+    each_pass: bool
+
+
+@dataclass(frozen=True)
+class FittedToAll(Event):
+    """The script's source fits something to all rows, of which it takes parts afterwards.
+
+    Args:
+        made_by: the class of what is fitted; `split_at` the line that takes the parts.
+    """
+
+    made_by: str
+    split_at: str
+
+
+@dataclass(frozen=True)
+class GraphOfAllEdges(Event):
+    """The script's source makes a graph of all edges, of which another line sets a part aside to be predicted.
+
+    Args:
+        name: of the edges; `split_at` the line that takes the parts.
+    """
+
+    name: str
+    split_at: str
+
+
+@dataclass(frozen=True)
+class WrongWay(Event):
+    """A library's trainer takes a score for the better the wrong way round.
+
+    Args:
+        name: of the score; `greater` whether more is taken for better.
+    """
+
+    name: str
+    greater: bool

@@ -56,6 +56,7 @@ class Forward(Event):
         native: whether the device computes in that dtype (or in the weights') itself.
         scale: root mean square of its numbers, in the first passes with and without a graph; 0 where they are tokens. `low` and `high` are
             the least and the largest of them.
+        put_at: the line that has put other weights into the trained model, for a pass without a graph; "" where none was seen.
         lag: how far the weights are from those of the trained model of the same structure, in the last move of these; -1 where
             that is not known, as of the trained model itself.
     """
@@ -75,6 +76,7 @@ class Forward(Event):
     lag: float = -1.0
     low: float = 0.0
     high: float = 0.0
+    put_at: str = ""
 
 
 @dataclass(frozen=True)

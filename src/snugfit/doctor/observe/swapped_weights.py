@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from snugfit.doctor.observe.script_events import AverageKept
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
@@ -22,10 +22,20 @@ class SwappedWeights:
         self._learned_at: dict[int, int] = {}
         self._moved_by_hand: set[int] = set()
         self._put_in: set[int] = set()
+        self._last_put: tuple[int, str] = (0, "")
 
     def restored(self, model: int) -> None:
         """Note that a state was loaded into a model."""
         self._put_in.add(model)
+
+    def note_put(self, values: Tensor, at: str) -> None:
+        """Note what the script itself has written to, in place, and the line."""
+        self._last_put = values.data_ptr(), at
+
+    def put_at(self, module: nn.Module) -> str:
+        """Return the line that was the last to write to memory in place, if that is a weight of the module; "" else."""
+        pointer, at = self._last_put
+        return at if at and any(each.data_ptr() == pointer for each in module.parameters()) else ""
 
     def before(self, module: nn.Module, model: int, *, trained: bool, grad: bool, raw: bool) -> None:
         """Note the weights of a pass that begins; of one with a graph, where they are those that were put in for the one before it.

@@ -14,6 +14,7 @@ class PaddingMask(Event):
     Args:
         padding, text: tokens of padding and of text; `hidden_padding` and `hidden_text` those that the mask hides.
         masked: whether there was a mask.
+        both_ways: whether attention has no mask of another kind, as that of a decoder is.
     """
 
     padding: int
@@ -21,6 +22,7 @@ class PaddingMask(Event):
     hidden_padding: int
     hidden_text: int
     masked: bool
+    both_ways: bool = True
 
 
 @dataclass(frozen=True)

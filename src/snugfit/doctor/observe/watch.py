@@ -28,7 +28,7 @@ from snugfit.doctor.observe.watchers.watch_sums import watch_sums
 from snugfit.doctor.observe.watchers.watch_tables import look_at_rows, watch_tables
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 from snugfit.doctor.observe.watchers.watch_texts import watch_texts
-from snugfit.doctor.observe.watchers.watch_transformers import watch_transformers
+from snugfit.doctor.observe.watchers.watch_transformers import watch_lightning, watch_transformers
 from snugfit.doctor.observe.watchers.watch_updates import UpdateWatch
 from snugfit.doctor.observe.watchers.watch_views import watch_views
 
@@ -65,6 +65,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_ranks(recorder, gradients, patches)
     watch_texts(recorder, modules, patches)
     watch_transformers(recorder, patches)
+    watch_lightning(recorder, patches)
     watch_tables(recorder, modules, patches)
     watch_files(recorder, modules, patches)
 

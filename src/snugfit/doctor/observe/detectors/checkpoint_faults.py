@@ -133,6 +133,32 @@ def average_stands_still(log: Log) -> list[Finding]:
     return []
 
 
+def average_never_moves(log: Log) -> list[Finding]:
+    """Detect weights that are put into the model for evaluation after evaluation, and are still those that it began with."""
+    begun: dict[int, str] = {}
+    passes: dict[int, list[Forward]] = {}
+    moved_on = {event.module for event in log.of(AverageKept)}
+    for event in log.of(Forward):
+        if event.grad and event.weights:
+            begun.setdefault(event.module, event.weights)
+        elif not (event.grad or event.raw) and event.update and event.weights == begun.get(event.module):
+            passes.setdefault(event.module, []).append(event)
+    for module, seen in passes.items():
+        updates = {each.update for each in seen}
+        if module in trained_models(log) and module not in moved_on and len(updates) >= LEAST_STEPS:
+            return [
+                Finding(
+                    "average_stands_still",
+                    Certainty.LIKELY,
+                    f"Before {len(updates)} different updates weights are put into the model for a pass without a graph, and they are those that it began with.",
+                    seen[0].put_at or seen[0].at,
+                    ("the training has moved the model since; nothing has moved what is put in",),
+                    "average.update(model)   # after each optimizer.step()",
+                )
+            ]
+    return []
+
+
 def average_by_name(log: Log) -> list[Finding]:
     """Detect a loop over the parameters of a model and of its average that sets a name anew in place of the weights."""
     if not log.moves_nothing_at or not log.updates:
@@ -202,7 +228,7 @@ def average_left_in(log: Log) -> list[Finding]:
             "average_kept",
             Certainty.LIKELY,
             "Weights that are put into the model for an evaluation stay in it, and it goes on to learn from them.",
-            new[0].at,
+            new[0].put_at or new[0].at,
             (
                 f"{len(new)} times; they lie back on the way that the weights came (cosine {swaps[0].backwards:.2f}), as an average does",
                 f"learned from at {swaps[0].at}",
@@ -393,6 +419,7 @@ DETECTORS = (
     pickle,
     averaged_not_saved,
     average_stands_still,
+    average_never_moves,
     average_by_name,
     average_follows,
     average_left_in,

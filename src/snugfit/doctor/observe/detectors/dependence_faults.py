@@ -97,6 +97,12 @@ def trained_on_what_is_scored(log: Log) -> list[Finding]:
 def inverted_padding(log: Log) -> list[Finding]:
     """Detect masks of padding that hide the text, and padding that attention is not told to leave out."""
     seen = list(log.of(PaddingMask))
+    one_way = [each for each in seen if not each.both_ways]
+    return _padding_of(seen) or _padding_of([each for each in seen if each not in one_way])
+
+
+def _padding_of(seen: list[PaddingMask]) -> list[Finding]:
+    """Return what these masks of padding, of an encoder and a decoder or of the first alone, leave to be read."""
     if len(seen) < LEAST_PASSES - 1:
         return []
     text, padding = sum(each.text for each in seen), sum(each.padding for each in seen)

@@ -153,9 +153,12 @@ def unused_class(log: Log) -> list[Finding]:
 def outside_domain(log: Log) -> list[Finding]:
     """Detect targets that a loss does not take, and that torch does not refuse."""
     for event in log.of(OutsideDomain):
+        far = (
+            event.function.startswith("binary") and event.value > 1
+        )  # as a mask of 0 and 255 has, not a label of -1
         return [
             Finding(
-                "unknown_label",
+                "unreachable_targets" if far else "unknown_label",
                 Certainty.CERTAIN,
                 f"{event.function} takes {event.wanted}, and gets {event.value:g}.",
                 event.at,
@@ -405,7 +408,7 @@ def unmasked_padding(log: Log) -> list[Finding]:
         Finding(
             "unmasked_padding",
             Certainty.LIKELY,
-            f"{padding} of {tokens} tokens are padding, and the model gets no attention mask: it reads them as text.",
+            f"{padding} of {tokens} tokens are padding, and the model gets no attention mask, or one of ones alone: it reads them as text.",
             seen[0].at,
             (f"{len(seen)} batches",),
             'model(input_ids=ids, attention_mask=batch["attention_mask"])',

@@ -84,14 +84,22 @@ def trains_in_evaluation_mode(log: Log) -> list[Finding]:
             "train_mode",
             Certainty.CERTAIN,
             f"{len(bad)} of {updates} updates are computed with the model in evaluation mode: dropout and batch norm are off.",
-            bad[0].at,
+            _switched_off_at(log, bad[0]) or bad[0].at,
             (
-                f"first in update {bad[0].update + 1}",
+                f"first in update {bad[0].update + 1}, at {bad[0].at}",
                 f"modules that this switches off: {', '.join(modal[:4])}",
             ),
             "model.train()   # before each epoch, and again after each evaluation",
         )
     ]
+
+
+def _switched_off_at(log: Log, forward: Forward) -> str:
+    """Return the line that last switched the model of a pass, or what it is in, to evaluation before it; "" where none was seen."""
+    before = [each for each in log.switched_off if each[0] <= forward.update and each[2]]
+    own = [at for _, module, at in before if module == forward.module]
+    called = {model.id for model in log.models}
+    return (own or [at for _, module, at in before if module not in called] or [""])[-1]
 
 
 def _is_frozen_norm_tuning(log: Log, forward: Forward) -> bool:

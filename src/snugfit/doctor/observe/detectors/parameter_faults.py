@@ -107,6 +107,8 @@ def _certainty_of_still(log: Log, seen: list[ParameterSeen], still: list[Paramet
     own = {each.id for each in log.optimizers if numbers & set(each.parameters)}
     scheduled = any(each.optimizer in own for each in log.schedulers)
     matrices = any(each.dims > 1 for each in still)
+    if not any(each.largest_rate for each in still) and log.zero_rate:
+        return Certainty.WORTH_A_LOOK  # it is how some freeze
     if matrices and not scheduled and not any(each.largest_rate for each in still):
         return Certainty.LIKELY
     return _certainty_by_share(seen, still)
@@ -154,7 +156,13 @@ def _cut(log: Log, without: list[ParameterSeen]) -> str:
     wanted = {each.id for each in without}
     cuts = [(len(behind), at) for at, behind in log.cuts.items() if wanted <= set(behind)]
     if cuts:
-        return min(cuts, key=lambda cut: cut[0])[1]  # of one part called in another the outer one comes first
+        nearest = [at for size, at in cuts if size == min(cuts)[0]]
+        # of one part called in another the outer one comes first; of a GAN's two passes the one of its generator comes last
+        steps = {step.optimizer for step in log.of(Step)}
+        return nearest[-1] if len(steps) > 1 else nearest[0]
+    parts = [(len(behind), at) for at, behind in log.cuts.items() if behind and wanted >= set(behind)]
+    if parts:  # others have no gradient for a reason of their own
+        return max(parts, key=lambda part: part[0])[1]
     models = {each.model for each in without}
     passes = [event for event in log.of(Forward) if event.module in models and event.training]
     alone = len(models) == 1 and passes and not any(event.grad for event in passes)

@@ -13,7 +13,9 @@ from snugfit.doctor.observe.run_events import (
     AugmentedApart,
     BestNotNoted,
     DroppedColumn,
+    FittedToAll,
     FrozenNormTrains,
+    GraphOfAllEdges,
     PaddedPrompt,
     RowsInSteps,
     ScaledTogether,
@@ -104,6 +106,35 @@ def scaled_together(log: Log) -> list[Finding]:
                     f"the mean of the rows that are trained on is {event.shift:.2g} deviations away, in one column",
                 ),
                 "mean, std = train.mean(0), train.std(0)   # of the rows that are trained on\ntrain, test = (train - mean) / std, (test - mean) / std",
+            )
+        ]
+    return []
+
+
+def split_too_late(log: Log) -> list[Finding]:
+    """Detect what is fitted to all rows before some of them are set aside, and graphs that hold the edges which are to be predicted."""
+    if not log.updates:
+        return []
+    for fitted in log.of(FittedToAll):
+        return [
+            Finding(
+                "leakage",
+                Certainty.LIKELY,
+                f"{fitted.made_by} is fitted to all rows, of which some are set aside afterwards: what it knows is of those too.",
+                fitted.at,
+                (f"the rows are split at {fitted.split_at}",),
+                "scaler.fit(rows[:split])   # to those that are trained on\nrows = scaler.transform(rows)",
+            )
+        ]
+    for graph in log.of(GraphOfAllEdges):
+        return [
+            Finding(
+                "leakage",
+                Certainty.LIKELY,
+                f"The graph is made of all of `{graph.name}`, of which a part is set aside to be predicted: the model reads the answer.",
+                graph.at,
+                (f"the part is set aside at {graph.split_at}",),
+                f"graph = make(train_{graph.name}, nodes)   # of those that are trained on",
             )
         ]
     return []
@@ -277,6 +308,7 @@ DETECTORS = (
     augmented_apart,
     scaled_together,
     shared_windows,
+    split_too_late,
     rows_left_out,
     best_overwritten,
     idle_adapter,

@@ -9,6 +9,7 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.detectors.gradient_faults import windows
 from snugfit.doctor.observe.log import Log, SchedulerSeen
+from snugfit.doctor.observe.run_events import WrongWay
 from snugfit.doctor.observe.script_events import (
     Backward,
     EpochEnd,
@@ -237,6 +238,23 @@ def _usual_window(log: Log) -> int:
     return max(set(lengths), key=lengths.count) if lengths else 1
 
 
+def better_wrong_way(log: Log) -> list[Finding]:
+    """Detect a library's trainer that takes a score for better the wrong way round."""
+    for event in log.of(WrongWay):
+        way = "more" if event.greater else "less"
+        return [
+            Finding(
+                "plateau_metric",
+                Certainty.CERTAIN,
+                f"The trainer takes {way} of {event.name} for better, to keep the best or to stop: it keeps the worst.",
+                event.at,
+                (),
+                f"greater_is_better={not event.greater}   # of transformers; mode='{'min' if event.greater else 'max'}' of Lightning",
+            )
+        ]
+    return []
+
+
 def plateau_metric(log: Log) -> list[Finding]:
     """Detect a schedule that waits for a score to move the wrong way: hits for a fall, a loss for a rise."""
     for scheduler in log.schedulers:
@@ -264,7 +282,7 @@ def plateau_metric(log: Log) -> list[Finding]:
                     "plateau_metric",
                     Certainty.CERTAIN,
                     f"{scheduler.name} takes {'less' if mode == 'min' else 'more'} for better, and is given {clear[0]}.",
-                    moves[0].at,
+                    scheduler.at if moves[0].at in log.library_runs else moves[0].at,
                     (
                         f"the scores: {', '.join(f'{each.metric:.4g}' for each in moves[:6])}",
                         f"made at {scheduler.at}",
@@ -294,4 +312,4 @@ def _wrong_way(
     return f"a loss, such as {given:.4g}" if of_losses else ""
 
 
-DETECTORS = (scheduler_order, schedule_length, warms_up_to_the_end, plateau_metric)
+DETECTORS = (scheduler_order, schedule_length, warms_up_to_the_end, plateau_metric, better_wrong_way)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.run_events import LossLost
 from snugfit.doctor.observe.term_events import (
     ConstantTerm,
     MaskedWeights,
@@ -59,6 +60,21 @@ def term_left_out(log: Log) -> list[Finding]:
             "loss = first + weight * second\nloss.backward()   # the sum, not first",
         )
     ]
+
+
+def loss_lost(log: Log) -> list[Finding]:
+    """Detect a loss that the script's source throws away: its name is set anew before anybody has read it."""
+    if not log.updates:
+        return []
+    for event in log.of(LossLost):
+        what = (
+            f"Each pass of the loop sets `{event.name}` anew, and what the last one gives is differentiated: the others teach nothing."
+            if event.each_pass
+            else f"`{event.name}` is set anew before anybody has read it: what it was computed of teaches nothing."
+        )
+        fix = f"{event.name} = {event.name} + other   # or {event.name} += other"
+        return [Finding("term_left_out", Certainty.LIKELY, what, event.at, (), fix)]
+    return []
 
 
 def summed_loss(log: Log) -> list[Finding]:
@@ -212,6 +228,7 @@ def transposed_targets(log: Log) -> list[Finding]:
 DETECTORS = (
     constant_term,
     term_left_out,
+    loss_lost,
     summed_loss,
     nested_mean,
     raw_overlap,

@@ -28,8 +28,9 @@ def watch_attention(recorder: Recorder, patches: Patches) -> None:
                 with recorder.guard():
                     query, key = (*args, kwargs.get("query"), kwargs.get("key"))[:2]
                     free = kwargs.get("attn_mask") is None and not kwargs.get("is_causal")
-                    if query is key and recorder.tokens is not None:
-                        _note(recorder, recorder.tokens, key, kwargs.get("key_padding_mask"), free=free)
+                    tokens = recorder.tokens_of(key) if query is key else None
+                    if tokens is not None:
+                        _note(recorder, tokens, key, kwargs.get("key_padding_mask"), free=free)
             return original(*args, **kwargs)
 
         return multi_head_attention_forward
@@ -66,5 +67,6 @@ def _note(recorder: Recorder, tokens: Tensor, key: Any, mask: Any, *, free: bool
             int((hidden & padding).sum()),
             int((hidden & ~padding).sum()),
             mask is not None,
+            free,
         )
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from snugfit.doctor.observe.dependence import attends_over, mixed_at, pooled_at, sensitivity
+from snugfit.doctor.observe.padding_tokens import is_next_along_rows
 from snugfit.doctor.observe.row_orders import other_order
 from snugfit.doctor.observe.run_events import OtherOrder
 from snugfit.doctor.observe.script_events import OVER_ROWS, LabelColumn, OtherRows, SeesFuture, WrongAxis
@@ -60,6 +61,8 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
         recorder.add(WrongAxis(line, recorder.log.updates, OVER_ROWS, what, "scores.softmax(dim=-1)"))
     if modules.time_first is not None and one_each:
         _look_at_rows(recorder, modules.time_first, batch.shape[0])
+    elif modules.time_first is not None and modules.time_first.as_given and is_next_along_rows(target, batch):
+        _note_time_first(recorder, modules.time_first, "the next tokens lie along the second")
     elif modules.time_first is not None and _lies_by_rows(modules, target):
         _look_at_rows(recorder, modules.time_first, modules.rows_drawn)
     elif one_each and recorder.tokens is not None and recorder.tokens.shape[:1] == target.shape[:1]:
@@ -111,7 +114,11 @@ def _look_at_rows(recorder: Recorder, layer: TimeFirst, rows: int) -> None:
     """Note a layer that takes the rows for the time: each of them has a target of its own, and they lie on its first axis."""
     if rows < LEAST_ROWS or layer.shape[0] != rows or layer.shape[1] == rows:
         return
-    what = f"{layer.kind} takes the first axis of {list(layer.shape)} for the time, and it is that of the {rows} rows, each of which has a target"
+    _note_time_first(recorder, layer, f"it is that of the {rows} rows, each of which has a target")
+
+
+def _note_time_first(recorder: Recorder, layer: TimeFirst, why: str) -> None:
+    what = f"{layer.kind} takes the first axis of {list(layer.shape)} for the time, and {why}"
     recorder.add(
         WrongAxis(layer.at, recorder.log.updates, layer.kind, what, f"nn.{layer.kind}(..., batch_first=True)")
     )

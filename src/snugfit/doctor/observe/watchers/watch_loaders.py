@@ -114,7 +114,8 @@ def watch_scales(recorder: Recorder, patches: Patches) -> None:
             if not (recorder.log.updates or recorder.looking) and values.dim() > 1 and recorder.active:
                 with recorder.guard():
                     if called_directly():
-                        recorder.deviations[len(values)] = where()
+                        recorder.deviations[len(values)] = at = where()
+                        recorder.deviations_taken[at] = recorder.deviations_taken.get(at, 0) + 1
             return original(values, *args, **kwargs)
 
         return std

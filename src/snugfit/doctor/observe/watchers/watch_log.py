@@ -214,9 +214,11 @@ class Recorder:
         ends: the token that ends a text, its number and its name, in vocabularies of the script's own, by their size.
         infinite_at: the line that last made something infinite, or no number, of numbers that were finite, outside of what is differentiated.
         tables: the lines that last made tables of all pairs of as many numbers, by their shape.
+        source_read: whether the script's source was read for what no function of torch sees.
         waited_for: whether a schedule waits for a score that rises; `scored_losses` are the mean losses of evaluations since it was stepped,
             and their rows.
         deviations: where the script took the deviation of data of so many rows, before it trained.
+        deviations_taken: how often each line did.
         settings_at: where the settings were made of which a library's trainer makes its schedule; "" outside of it.
         detailed: whether these are still the first updates.
         close: whether this update is looked at closely: one of the first, and then one of eight.
@@ -270,12 +272,14 @@ class Recorder:
         self.doubled_at: dict[int, str] = {}
         self.expected_token = self.infinite_at = self.settings_at = ""
         self.tables: dict[torch.Size, str] = {}
-        self.waited_for = False
+        self.waited_for = self.source_read = False
         self.scored_losses: list[tuple[float, int]] = []
         self.end_tokens: set[int] = set()
         self.ends: dict[int, tuple[int, str] | None] = {}
         self.deviations: dict[int, str] = {}
+        self.deviations_taken: dict[str, int] = {}
         self._tokens: torch.Tensor | None = None
+        self._read: list[torch.Tensor] = []
         self.tokens: torch.Tensor | None = None
         self.reader: Any = None
         self._padding: int | None = None
@@ -317,6 +321,14 @@ class Recorder:
         self.reader, self._padding, vocabulary = reader, reader.padding_idx, reader.num_embeddings
         self.tokens, self.vocabulary = tokens.detach(), vocabulary
         self._tokens = self.tokens.reshape(-1)
+        self._read = [*self._read[-3:], self.tokens]
+
+    def tokens_of(self, key: Any) -> torch.Tensor | None:
+        """Return the last tokens that were read as what attention gets, by the shape; those of an encoder and a decoder may be two. None where either may be meant."""
+        rows = sorted(getattr(key, "shape", ())[:2])
+        fit = [each for each in self._read if sorted(each.shape) == rows]
+        other = any(each.shape == fit[-1].shape and not each.equal(fit[-1]) for each in fit) if fit else True
+        return None if other and not (fit and fit[-1] is self.tokens) else fit[-1]
 
     def padding_of(self, tokens: torch.Tensor) -> torch.Tensor | None:
         """Return which tokens are padding: the one that an embedding leaves out, or that no setting names, where rows end in it; None without any."""

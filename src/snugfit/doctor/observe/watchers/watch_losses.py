@@ -47,6 +47,7 @@ from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
 from snugfit.doctor.observe.watchers.watch_loops import look_at_loop
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch, note_infinite
 from snugfit.doctor.observe.watchers.watch_shapes import look_at_shapes
+from snugfit.doctor.observe.watchers.watch_squashes import scaled_by_columns
 from snugfit.doctor.observe.watchers.watch_texts import look_at_ends
 
 _Call = Callable[..., Any]
@@ -468,6 +469,11 @@ def _look_at_likenesses(recorder: Recorder, scores: Tensor, target: Tensor) -> N
     if scores.dim() != 2 or rows != scores.shape[1] or rows < LEAST_LIKE or target.shape != (rows,):
         return
     values, own = scores.detach().float(), scores.detach().float().diagonal()
+    at = scaled_by_columns(scores.grad_fn)
+    if at:
+        what = f"rows are scaled to a length of 1 over all {rows} rows, and their likenesses to each other are no cosines"
+        fix = "rows = F.normalize(rows, dim=-1)"
+        recorder.add(WrongAxis(at, recorder.log.updates, "the scaling before the likenesses", what, fix))
     places = torch.arange(rows, device=target.device)
     largest = bool((own >= values.amax(1) - _SLACK).all()) and float(own.max() - own.min()) <= _SLACK * float(
         own.abs().max()

@@ -23,6 +23,7 @@ from snugfit.doctor.observe.frozen_norms import FrozenNorms
 from snugfit.doctor.observe.graph_nodes import mark_mixing
 from snugfit.doctor.observe.internals import is_compiled
 from snugfit.doctor.observe.layer_inputs import Layers
+from snugfit.doctor.observe.library_lines import library_runs
 from snugfit.doctor.observe.loaded_weights import LoadedWeights
 from snugfit.doctor.observe.log import ModelSeen
 from snugfit.doctor.observe.module_facts import (
@@ -38,6 +39,7 @@ from snugfit.doctor.observe.module_facts import (
 from snugfit.doctor.observe.outsiders import Outsiders
 from snugfit.doctor.observe.own_source import line_that_follows, line_that_moves_nothing, line_that_sets
 from snugfit.doctor.observe.own_states import OwnStates
+from snugfit.doctor.observe.padding_tokens import has_axes_of
 from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.script_events import Forward, InfiniteInput
@@ -61,14 +63,16 @@ from snugfit.doctor.observe.weights import Weights, plain_name
 _Call = Callable[..., Any]
 COMPILED = "torch.compile"
 MOST_SCALES = 16
+MOST_SWITCHES = 1024
 
 
 class TimeFirst(NamedTuple):
-    """A layer of the last forward pass that takes the first axis for the time, and the shape of what it got."""
+    """A layer of the last forward pass that takes the first axis for the time, the shape of what it got, and whether that has the axes of the model's tokens."""
 
     kind: str
     at: str
     shape: torch.Size
+    as_given: bool = False
 
 
 class ModuleWatch:
@@ -217,6 +221,9 @@ class ModuleWatch:
                 self.recorder.wake()
             if mode and (not log.train_calls or log.train_calls[-1] != log.updates):
                 log.train_calls.append(log.updates)
+            if not mode and module.training and len(log.switched_off) < MOST_SWITCHES and self.recorder.here:
+                with self.recorder.guard():
+                    log.switched_off.append((log.updates, self.recorder.number(module), where()))
             self._switching = True
             try:
                 switched = original(module, mode)
@@ -386,6 +393,7 @@ class ModuleWatch:
                 -1.0 if grad or trained else self.weights.lag(module),
                 low,
                 high,
+                "" if grad or raw or not trained else self.swapped.put_at(module),
             )
         )
 
@@ -419,7 +427,8 @@ class ModuleWatch:
             self._layers.before(root, top, module, args)
         sequence = args[0] if args and isinstance(args[0], Tensor) and args[0].dim() == 3 else None
         if sequence is not None and sequence.shape[1] > 1 and getattr(module, "batch_first", True) is False:
-            self.time_first = TimeFirst(type(module).__name__, where(), sequence.shape)
+            as_given = has_axes_of(sequence, self.batch)
+            self.time_first = TimeFirst(type(module).__name__, where(), sequence.shape, as_given)
         if isinstance(module, NORMS):
             if module.training and torch.is_grad_enabled() and args:
                 rows = self._norm_rows.setdefault(root.id, {})
@@ -561,6 +570,15 @@ class ModuleWatch:
             if module is not None and not seen.averaged_of and self._is_trained(module):
                 self.weights.stepped(module)
 
+    def _look_at_library_runs(self) -> None:
+        """Note at which lines a library's trainer ran."""
+        log = self.recorder.log
+        made = [each.at for each in log.optimizers] + [
+            each.at for each in log.schedulers
+        ]  # in a trainer, or by its settings
+        seen = [each.at for each in log.events] + [each.at for each in log.overlaps]
+        log.library_runs = library_runs([*made, *seen])
+
     def finish(self) -> None:
         """Put what was gathered into the log."""
         self.outsiders.finish()
@@ -570,6 +588,7 @@ class ModuleWatch:
         if self.recorder.blind:
             self.rows.forget_pending()
         self.recorder.log.overlaps = self.rows.overlaps()
+        self._look_at_library_runs()
         self.recorder.log.first_rows = self.rows.first
         count = len(self.recorder.log.events)  # of a long run not all of them
         held_out = [] if self.recorder.log.profiled else self.rows.held_out()  # rows may be trained on unseen

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.row_digests import tensors_in
 from snugfit.doctor.observe.script_events import Average, Restore
 from snugfit.doctor.observe.watchers.watch_best import look_for_best
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, line_in, own_frames, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.weights import WITNESSES
 
@@ -56,6 +58,9 @@ def watch_states(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
                 number = recorder.number(module)
                 modules.outsiders.restored(number)
                 modules.swapped.restored(number)
+                first = next(module.parameters(), None)
+                if first is not None:
+                    modules.swapped.note_put(first, _line_of_put())
                 modules.loaded.restored(module)
                 modules.loaded.dtypes[number] = dtype
                 # counters of batch norms are made up where a state without a version has none
@@ -94,6 +99,32 @@ def watch_states(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
 
         return update_parameters
 
+    patches.wrap(Tensor, "copy_", _copying(recorder, modules))
     patches.wrap(nn.Module, "load_state_dict", restoring)
     patches.wrap(nn.Module, "state_dict", taking)
     patches.wrap(AveragedModel, "update_parameters", averaging)
+
+
+def _copying(recorder: Recorder, modules: ModuleWatch) -> Callable[[_Call], _Call]:
+    """Return what wraps the copy into a tensor, which may be a weight."""
+
+    def wrapped(original: _Call) -> _Call:
+        def copy_(values: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(values, *args, **kwargs)
+            if recorder.log.updates and not recorder.looking and recorder.here:
+                with recorder.guard():
+                    if values.layout is torch.strided and is_own(sys._getframe(1).f_code.co_filename):
+                        modules.swapped.note_put(values, _line_of_put())
+            return result
+
+        return copy_
+
+    return wrapped
+
+
+def _line_of_put() -> str:
+    """Return the line of the script that puts weights into a model: where it asks a helper's object for that, its line, not the helper's."""
+    frames = list(own_frames(2))
+    inner = next((each.f_locals.get("self") for each in frames), None)
+    helper = inner is not None and not isinstance(inner, nn.Module) and len(frames) > 1
+    return line_in(frames[helper], frames[helper].f_lineno) if frames else ""

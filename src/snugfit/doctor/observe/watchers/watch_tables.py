@@ -13,9 +13,21 @@ from torch import Tensor
 from torch.utils import data
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.own_source import line_that_cuts_twice, line_that_draws_apart, line_that_splits
+from snugfit.doctor.observe.late_splits import fitted_before_split, graph_of_all_edges
+from snugfit.doctor.observe.library_lines import cause_lines
+from snugfit.doctor.observe.lost_terms import lost_terms
+from snugfit.doctor.observe.own_source import (
+    line_that_cuts_twice,
+    line_that_draws_apart,
+    line_that_splits,
+    own_files,
+    sets_rate_of_zero,
+)
 from snugfit.doctor.observe.run_events import (
     DrawnApart,
+    FittedToAll,
+    GraphOfAllEdges,
+    LossLost,
     OtherIndex,
     OwnStatistics,
     RowsInSteps,
@@ -23,13 +35,15 @@ from snugfit.doctor.observe.run_events import (
     WindowsShared,
 )
 from snugfit.doctor.observe.tables import Tables
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, shown, where
 from snugfit.doctor.observe.whole_scales import LEAST_ROWS, MOST_COLUMNS, is_scaled, tensors_of
 
 if TYPE_CHECKING:
     from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
+SUBJECTS, SUBJECTS_AT_MOST, LEAST_OF_SUBJECT = 4, 33, 16
+"""So many parts of the data that one line scales by themselves are subjects, or sessions: a split has three at the most."""
 
 
 def watch_tables(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
@@ -118,6 +132,8 @@ def look_at_scale(recorder: Recorder, values: Tensor, *, grad: bool) -> None:
     plain = values.dim() == 2 and values.layout is torch.strided and values.is_floating_point()
     if plain and len(values) >= LEAST_ROWS and 1 < values.shape[1] <= MOST_COLUMNS and is_scaled(values):
         at = recorder.deviations.get(len(values)) or where()
+        if recorder.deviations_taken.get(at, 0) >= SUBJECTS:
+            return
         recorder.add(ScaledAlone(at, recorder.log.updates, 0, len(values), values.shape[1], grad))
 
 
@@ -127,14 +143,42 @@ def look_at_whole(recorder: Recorder, dataset: Any, loader: int) -> None:
         wide = each.dim() == 2 and 1 < each.shape[1] <= MOST_COLUMNS
         if wide and len(each) >= LEAST_ROWS and is_scaled(each):
             at = recorder.deviations.get(len(each)) or where()
+            subjects = max(recorder.deviations_taken.values(), default=0) >= SUBJECTS or _is_of_subjects(each)
+            if subjects:
+                continue
             recorder.add(ScaledAlone(at, recorder.log.updates, loader, len(each), each.shape[1], grad=False))
 
 
+def _is_of_subjects(values: Tensor) -> bool:
+    """Return whether rows are those of several subjects, one behind the other, as many of each, that were scaled by the statistics of each."""
+    counts = [
+        count
+        for count in range(2, SUBJECTS_AT_MOST)
+        if len(values) % count == 0 and len(values) // count >= LEAST_OF_SUBJECT
+    ]
+    return any(all(is_scaled(each) for each in values.chunk(count)) for count in counts)
+
+
 def look_at_source(recorder: Recorder) -> None:
-    """Note, before the training, arrays that the script's source shuffles or splits apart, once."""
-    apart = None if any(recorder.log.of(DrawnApart)) else line_that_draws_apart()
+    """Note, before the training, what the script's source does that no function of torch sees, once: arrays that it shuffles or splits apart, or too late, and losses that it throws away."""
+    if recorder.source_read:
+        return
+    recorder.source_read = True
+    update = recorder.log.updates
+    recorder.log.cause_lines, recorder.log.zero_rate = cause_lines(), sets_rate_of_zero()
+    apart = line_that_draws_apart()
     if apart is not None:
-        recorder.add(DrawnApart(apart[0], recorder.log.updates, apart[1], apart[2]))
+        recorder.add(DrawnApart(apart[0], update, apart[1], apart[2]))
+    for file in own_files():
+        for lost in lost_terms(file):
+            recorder.add(LossLost(f"{shown(file)}:{lost.line}", update, lost.name, lost.each_pass))
+        fitted, graph = fitted_before_split(file), graph_of_all_edges(file)
+        if fitted is not None:
+            split_at = f"{shown(file)}:{fitted.split}"
+            recorder.add(FittedToAll(f"{shown(file)}:{fitted.line}", update, fitted.made_by, split_at))
+        if graph is not None:
+            split_at = f"{shown(file)}:{graph.split}"
+            recorder.add(GraphOfAllEdges(f"{shown(file)}:{graph.line}", update, graph.made_by, split_at))
 
 
 def look_at_rows(recorder: Recorder, modules: ModuleWatch) -> None:

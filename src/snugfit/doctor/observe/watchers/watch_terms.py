@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.differences import shown_by
-from snugfit.doctor.observe.graph_nodes import line_of, mark_constant_rows
+from snugfit.doctor.observe.graph_nodes import leaves_of, line_of, mark_constant_rows
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.loss_graph import (
     COSINE,
@@ -25,6 +26,7 @@ from snugfit.doctor.observe.loss_graph import (
     sums_in,
     terms_of,
 )
+from snugfit.doctor.observe.lost_terms import line_of_cut
 from snugfit.doctor.observe.script_events import SummedTerm
 from snugfit.doctor.observe.term_events import (
     ConstantTerm,
@@ -34,11 +36,14 @@ from snugfit.doctor.observe.term_events import (
     SummedLoss,
     TermLeftOut,
 )
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, line_in, own_frames, where
 from snugfit.doctor.observe.watchers.watch_shapes import note_table
 
 _Call = Callable[..., Any]
-_CONSTANT, _USED = "snugfit constant", "snugfit differentiated"
+_CONSTANT, _USED, _IN_GRAPH = "snugfit constant", "snugfit differentiated", "snugfit reached"
+_LOSS = re.compile(r"loss|(^|_)(kld?|kl_div|penalty|gp|reg|regulari[sz]er|aux)(_|$|\d)", re.IGNORECASE)
+_NO_LOSS = re.compile(r"approx|old|mean|avg|average|running|val|test|eval", re.IGNORECASE)
+MOST_REACHED = 400
 _SLACK = 1e-3
 MOST_READ = 4
 """Sums whose graph is held until each optimizer has stepped, to see what became of their terms."""
@@ -53,12 +58,24 @@ class _Sum(NamedTuple):
     steps: int = 0
 
 
+class _Named(NamedTuple):
+    """A loss that was read by its name, the numbers of the leaves that it is computed from, and where it was read."""
+
+    node: Any
+    name: str
+    leaves: frozenset[int]
+    at: str
+
+
 class TermWatch:
     """A watcher of the graphs of losses in the first updates, where no hook of the script would see that they are read."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._read: list[_Sum] = []
+        self._named: list[_Named] = []
+        self._gradients: list[tuple[list[Any], str]] = []
+        self._leaves: list[frozenset[int]] = []
         self._differentiated_at = ""
         self._stepped = False
         self._summed: tuple[str, int, float] | None = None
@@ -67,10 +84,27 @@ class TermWatch:
     def install(self, patches: Patches) -> None:
         for name in ("__add__", "__iadd__", "__radd__", "add", "__sub__"):
             patches.wrap(Tensor, name, self._adding)
+        patches.wrap(torch.autograd, "grad", self._grading)
         in_c = torch.cosine_similarity
         for owner in (torch, functional):
             patches.wrap(owner, "cosine_similarity", self._comparing)
             script_as(owner.cosine_similarity, in_c)
+
+    def _grading(self, original: _Call) -> _Call:
+        """Remember gradients that are made to be differentiated again, as those of a penalty are."""
+        recorder = self._recorder
+
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            again = kwargs.get("create_graph", args[4] if len(args) > 4 else False)
+            if again and recorder.detailed and not recorder.looking and recorder.here:
+                with recorder.guard():
+                    nodes = [each.grad_fn for each in result if each is not None and each.grad_fn is not None]
+                    if nodes and len(self._gradients) < MOST_READ and recorder.active:
+                        self._gradients.append((nodes, where()))
+            return result
+
+        return grad
 
     def _comparing(self, original: _Call) -> _Call:
         """Remember with cosines what they compare, where both sides have a graph."""
@@ -119,15 +153,39 @@ class TermWatch:
         node = getattr(value, "grad_fn", None)
         if not self._recorder.detailed or node is None or value.dim() or len(self._read) >= MOST_READ:
             return
+        self._note_named(value)
         terms = tuple({each.node: None for each in terms_of(node)})
         if len(terms) > 1:
             self._read.append(_Sum(node, terms, where()))
             if self._stepped and any(_is_marked(each, _USED) for each in terms):  # of the update that is over
                 self._judge()
 
+    def _note_named(self, value: Tensor) -> None:
+        """Note a loss by its name that is read, and what it is computed from."""
+        name = _name_of(value)
+        if not _LOSS.search(name) or _NO_LOSS.search(name) or len(self._named) >= MOST_READ:
+            return
+        read = _Named(value.grad_fn, name, frozenset(leaves_of(value)), where())
+        if self._stepped and not _is_marked(read.node, _IN_GRAPH):  # of the update that is over
+            self._judge_named([read])
+        elif not self._stepped:
+            self._named.append(read)
+
+    def _judge_named(self, named: list[_Named]) -> None:
+        """Note losses that nothing which was differentiated is computed of, and that are computed from others of the weights than it is: no other score of the same output."""
+        for read in named:
+            same = not read.leaves or not self._leaves or any(read.leaves == each for each in self._leaves)
+            learned = any(read.leaves & each for each in self._leaves)
+            if not _is_marked(read.node, _IN_GRAPH) and not same and learned:
+                self._recorder.add(TermLeftOut(self._differentiated_at, self._recorder.log.updates, read.at))
+
     def differentiated(self, value: Tensor, rows: int, scale: float) -> None:
         """Look at the terms of a value that is about to be differentiated; `rows` of the batch, `scale` that of the loss."""
+        if self._stepped:
+            self._leaves = []
         self._stepped, self._differentiated_at, self._summed = False, where(), None
+        self._leaves.append(frozenset(leaves_of(value)))
+        _mark_reached(value.grad_fn)
         terms = terms_of(value.grad_fn, 1 / scale)
         below = [each for node in sums_in(value.grad_fn) for each, _ in node.next_functions]
         for node in {value.grad_fn, *below, *(each.node for each in terms)} - {None}:  # those times 0 too
@@ -170,6 +228,13 @@ class TermWatch:
 
     def _judge(self) -> None:
         """Note sums of which a term is used and another one is not, once every optimizer has had its turn to use that."""
+        gradients, self._gradients = self._gradients, []
+        for nodes, at in gradients:
+            if not any(_is_marked(each, _IN_GRAPH) for each in nodes) and self._differentiated_at:
+                self._recorder.add(TermLeftOut(self._differentiated_at, self._recorder.log.updates, at))
+        if not self._recorder.optimizers or len(self._recorder.optimizers) == 1:
+            named, self._named = self._named, []
+            self._judge_named(named)
         read, self._read = self._read, []
         for total in read:
             used = [_is_marked(each, _USED) for each in total.terms]
@@ -179,6 +244,31 @@ class TermWatch:
                 self._read.append(total._replace(steps=total.steps + 1))
             elif any(used):
                 self._recorder.add(TermLeftOut(self._differentiated_at, self._recorder.log.updates, total.at))
+
+
+def _name_of(value: Tensor) -> str:
+    """Return the name that the script has for a value which it reads; "" without."""
+    for frame in own_frames(1):
+        for name, each in list(frame.f_locals.items()):
+            if each is value:
+                return name
+            if type(each) is dict:
+                name = next((str(key) for key, part in each.items() if part is value), "")
+                if name:
+                    return name
+    return ""
+
+
+def _mark_reached(node: Any) -> None:
+    """Mark the functions near the end of what is differentiated, of which it is computed."""
+    todo, seen = [node], set[Any]()
+    while todo and len(seen) < MOST_REACHED:
+        node = todo.pop(0)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        _mark(node, _IN_GRAPH, True)
+        todo += [each for each, _ in node.next_functions]
 
 
 def _look_at_sum(
@@ -212,7 +302,16 @@ def _mark_constant(total: Tensor, constant: Tensor | float) -> None:
         return
     value, metadata = float(constant), _metadata(total.grad_fn)
     if value and metadata is not None:
-        metadata.setdefault(_CONSTANT, []).append((where(), value))
+        metadata.setdefault(_CONSTANT, []).append((_line_of_cut(constant) or where(), value))
+
+
+def _line_of_cut(constant: Tensor | float) -> str:
+    """Return the line that took a number out of its graph, and set the name by which it is added; "" where none shows."""
+    for frame in own_frames(1):
+        named = [name for name, each in list(frame.f_locals.items()) if each is constant]
+        line = line_of_cut(frame.f_code.co_filename, frame.f_lineno, named[0]) if named else 0
+        return line_in(frame, line) if line else ""
+    return ""
 
 
 def _mark(node: Any, key: str, value: Any) -> None:

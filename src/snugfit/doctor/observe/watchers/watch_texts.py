@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.own_source import line_that_labels
 from snugfit.doctor.observe.run_events import EndSeen
 from snugfit.doctor.observe.script_events import Loss
 from snugfit.doctor.observe.text_events import HeadTokens, Labels, MaskedTokens, Tokenized
@@ -85,7 +84,10 @@ def look_at_masks(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any])
     mask, labels = kwargs.get("attention_mask"), kwargs.get("labels")
     padding = getattr(config, "pad_token_id", None)
     unmasked = 0
-    if mask is None and isinstance(padding, int) and _reads_both_ways(module):
+    blind = mask is None or (
+        isinstance(mask, Tensor) and mask.shape == tokens.shape and bool((mask == 1).all())
+    )
+    if blind and isinstance(padding, int) and _reads_both_ways(module):
         at_the_end = (tokens == padding).flip(1).long().cumprod(1).sum(1)
         unmasked = int(at_the_end[at_the_end > 1].sum()) if bool((at_the_end == 0).any()) else 0
     scored = scored_padding = ends = scored_ends = 0
@@ -97,10 +99,9 @@ def look_at_masks(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any])
         ending[:, 0] = False  # some models begin with the token that ends
         scored, scored_padding = int(counts.sum()), int((counts & ~visible).sum())
         ends, scored_ends = int(ending.sum()), int((ending & counts).sum())
-    at = line_that_labels(where()) if scored_padding else where()
     recorder.add(
         MaskedTokens(
-            at, recorder.log.updates, scored, scored_padding, ends, scored_ends, unmasked, tokens.numel()
+            where(), recorder.log.updates, scored, scored_padding, ends, scored_ends, unmasked, tokens.numel()
         )
     )
 
@@ -134,7 +135,7 @@ def look_at_labels(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]
         return
     recorder.add(
         Labels(
-            line_that_labels(where()),
+            where(),
             recorder.log.updates,
             shifted=_share(labels[:, :-1], tokens[:, 1:]),
             same=_share(labels, tokens),

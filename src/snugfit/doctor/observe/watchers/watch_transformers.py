@@ -12,10 +12,18 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.run_events import DroppedColumn, PaddedPrompt
+from snugfit.doctor.observe.library_lines import line_of_way
+from snugfit.doctor.observe.run_events import DroppedColumn, PaddedPrompt, WrongWay
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
+_BETTER_MORE = re.compile(
+    r"acc|(^|_)f1|auc|precision|recall|bleu|rouge|r2|iou|dice|(^|_)map|psnr|ssim|kappa|matthews",
+    re.IGNORECASE,
+)
+_BETTER_LESS = re.compile(
+    r"loss|err|(^|_)(mae|mse|rmse|wer|cer|fid|nll|mape|eer)|perplexity|(^|_)ppl", re.IGNORECASE
+)
 _OF_LABELS = frozenset({"label", "label_ids"})
 _LIKE_LABELS = re.compile(r"label|target|weight|class|answer|^y$", re.IGNORECASE)
 
@@ -32,6 +40,7 @@ def watch_transformers(recorder: Recorder, patches: Patches) -> None:
                     for name, read in _dropped(trainer):
                         recorder.add(DroppedColumn(made or where(), recorder.log.updates, name, read))
                     recorder.settings_at = made
+                    _look_at_best(recorder, trainer, made)
             try:
                 return original(trainer, *args, **kwargs)
             finally:
@@ -69,6 +78,46 @@ def watch_transformers(recorder: Recorder, patches: Patches) -> None:
     patches.after_import("transformers.training_args", arguments_imported)
     patches.after_import("transformers.trainer", trainer_imported)
     patches.after_import("transformers.generation.utils", generation_imported)
+
+
+def watch_lightning(recorder: Recorder, patches: Patches) -> None:
+    """Record which way Lightning's callbacks take a score for better."""
+
+    def fitting(original: _Call) -> _Call:
+        def fit(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            if recorder.active:
+                with recorder.guard():
+                    for each in getattr(trainer, "callbacks", []):
+                        name, mode = getattr(each, "monitor", None), getattr(each, "mode", None)
+                        if isinstance(name, str) and mode in ("min", "max"):
+                            _note_way(recorder, name, greater=mode == "max", at="")
+            return original(trainer, *args, **kwargs)
+
+        return fit
+
+    def imported(module: ModuleType) -> None:
+        patches.wrap(module.Trainer, "fit", fitting)
+
+    for library in ("lightning.pytorch", "pytorch_lightning"):
+        patches.after_import(f"{library}.trainer.trainer", imported)
+
+
+def _look_at_best(recorder: Recorder, trainer: Any, made: str) -> None:
+    """Note the score by which transformers' trainer keeps the best, where it is taken the wrong way round."""
+    name, greater = trainer.args.metric_for_best_model, trainer.args.greater_is_better
+    if trainer.args.load_best_model_at_end and isinstance(name, str) and isinstance(greater, bool):
+        _note_way(recorder, name, greater=greater, at=made)
+
+
+def _note_way(recorder: Recorder, name: str, *, greater: bool, at: str) -> None:
+    """Note a score that is better when it is less, and is taken for better when it is more, or the other way round.
+
+    What a name says of neither, or of both, is not judged.
+    """
+    more, less = _BETTER_MORE.search(name), _BETTER_LESS.search(name)
+    if bool(more) != bool(less) and greater == bool(less):
+        source = line_of_way()
+        recorder.add(WrongWay(source or at or where(), recorder.log.updates, name, greater))
 
 
 def _dropped(trainer: Any) -> list[tuple[str, bool]]:

@@ -226,17 +226,22 @@ class UpdateWatch:
         """Return what is differentiated over what the loss functions returned: one of them, or their sum; or over a mean of the script's own."""
         if not isinstance(value, Tensor) or value.numel() != 1:
             return None
+        place = where(), type(value.grad_fn).__name__
+        if self.recorder.detailed and not self.modules.dependence.hooked:
+            self._shares[place] = self.terms.share
+        share = self._shares.get(place)
         if not self.gradients.losses:
-            place = where(), type(value.grad_fn).__name__
-            if self.recorder.detailed and not self.modules.dependence.hooked:
-                self._shares[place] = self.terms.share
-            return self._shares.get(place)
+            return share
         given = float(value.detach()) / factor
         if given == 0.0:
             return None
         means = [*self.gradients.losses, sum(self.gradients.losses)]
         if any(abs(given - mean) <= 1e-3 * abs(mean) for mean in means):
             return 1.0
+        if (
+            share is not None and len(self.gradients.losses) > 1
+        ):  # a sum of them, each with a weight of its own
+            return share
         return given / self.gradients.losses[-1] if self.gradients.losses[-1] else None
 
     def _zero_grad(self, original: _Call) -> _Call:
@@ -390,9 +395,9 @@ class UpdateWatch:
                 rescaled=known and abs(size - state.size) > 1e-6 * state.size,
                 since_clip=size / state.clipped if known and state.clipped else 1.0,
                 weights=magnitude([each.detach() for each in state.sample()]) if self._grows() else 0.0,
-                rate=max([float(group.get("lr", 0.0)) for group in optimizer.param_groups], default=0.0),
+                rate=max([rate_of(group, 0.0) for group in optimizer.param_groups], default=0.0),
                 base=max(
-                    [float(group.get("initial_lr", 0.0)) for group in optimizer.param_groups], default=0.0
+                    [rate_of(group, 0.0, "initial_lr") for group in optimizer.param_groups], default=0.0
                 ),
             )
         )
@@ -416,7 +421,7 @@ class UpdateWatch:
         """Note which optimizers have nothing left that trains, and which parameters have a rate by now."""
         for optimizer in self.recorder.living(torch.optim.Optimizer):
             for group in optimizer.param_groups:
-                rate = float(group.get("lr", 1.0))
+                rate = rate_of(group)
                 for parameter in group["params"] if rate else []:
                     seen = self.recorder.parameter(parameter)
                     seen.largest_rate = seen.largest_rate or rate
@@ -452,7 +457,7 @@ class UpdateWatch:
                 seen = self.recorder.parameter(parameter)
                 seen.updates += 1
                 seen.trainable = parameter.requires_grad
-                seen.largest_rate = max(seen.largest_rate, float(group.get("lr", 1.0)))
+                seen.largest_rate = max(seen.largest_rate, rate_of(group))
                 if not parameter.requires_grad or closure:
                     continue
                 seen.no_gradient += parameter.grad is None
@@ -536,6 +541,16 @@ class UpdateWatch:
         if pairs and size > 0 and not rises:
             share = math.hypot(*(float((now - was).norm()) for now, was in pairs)) / size
             self.recorder.add(Move(where(), self.recorder.log.updates, number, share))
+
+
+def rate_of(group: dict[str, Any], default: float = 1.0, name: str = "lr") -> float:
+    """Return the learning rate of a group; the default where it has none, or sets it by itself, as transformers' Adafactor does with None.
+
+    >>> rate_of({"lr": 0.1}), rate_of({"lr": None}), rate_of({})
+    (0.1, 1.0, 1.0)
+    """
+    rate = group.get(name)
+    return default if rate is None else float(rate)
 
 
 def _line_of_name() -> str:
