@@ -53,6 +53,7 @@ ELSEWHERE_BY_THIRD_HAND = (
 
 AT_ANOTHER_LINE = {
     "clip_before_unscale_3": "reported where the scaler unscales what was changed; what changed it is not watched",
+    "eval_and_never_back": "reported where eval() switches the model, not where it then trains",
     "last_window_3": "reported where the optimizer steps, which it does too rarely",
     "special_tokens_2": "reported where forward() calls the embedding, not where the script calls the model",
     "folder_order": "reported where the loss gets the rows, not where the loader hands them out",

@@ -16,9 +16,9 @@ model.train()
 for _epoch in range(3):
     for x, y in train:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()  # <- here
+        nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-    model.eval()
+    model.eval()  # <- here
     with torch.no_grad():
         for x, y in valid:
             print(nn.functional.cross_entropy(model(x), y).item())
