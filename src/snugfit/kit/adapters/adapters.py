@@ -296,14 +296,18 @@ def put_in(model: nn.Module, config: Any) -> None:
 
 @contextmanager
 def _standing_still(model: nn.Module) -> Iterator[None]:
-    """Temporarily let a model not be moved: torch 2.13 cannot move a module of fake tensors, not even to where it is, and peft always does."""
+    """Temporarily let a model not be moved: torch 2.13 cannot move a module of fake tensors, not even to where it is, and peft always does.
+
+    Adapters are made on the device, where those of blocks that are streamed from the host come to as well.
+    """
     one = next(model.parameters())
     if not is_fake(one):
         yield
         return
     from unittest import mock
 
-    with torch.device(one.device), mock.patch.object(nn.Module, "to", lambda module, *_, **__: module):
+    device = next((each.device for each in model.parameters() if each.device.type != "cpu"), one.device)
+    with torch.device(device), mock.patch.object(nn.Module, "to", lambda module, *_, **__: module):
         yield
 
 

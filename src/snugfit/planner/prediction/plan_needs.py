@@ -332,6 +332,7 @@ class Planner:
             self._costs[kind] = pricing(machine.device, machine.host, *kind)
         pieces = cut(trace, machine.type, self._costs[kind])
         copy = next(iter(copies_of_blocks(trace.ops, trace.parts)), None)
+        weights, packed = trace.parts.frozen_block
         requested, reserved = self._reserved(trace)
         return Run(
             pieces,
@@ -342,7 +343,7 @@ class Planner:
             doubt(trace.ops),
             note(trace.ops),
             requested,
-            None if copy is None else Streamed(trace.parts.frozen_block[0], self._costs[kind](copy)),
+            None if copy is None else Streamed(weights, 0 if kind[1] else packed, self._costs[kind](copy)),
         )
 
     def _of_depth(self, depth: int | None) -> nn.Module:

@@ -1,7 +1,7 @@
 """Blocks that stay on the device where the others are streamed: told by arithmetic, from a run in which all of them are streamed.
 
 Beside the slots that streamed blocks come to, each block that stays adds its weights to all that comes after the weights were laid out,
-and spares one copy in a forward and one in a backward (the views that a streamed block makes of its slot are counted all the same, which is
+spares what it would take of the host, and one copy in a forward and one in a backward (the views that a streamed block makes of its slot are counted all the same, which is
 time of the host alone). A run of few blocks could not tell: of four or five, all would stay.
 """
 
@@ -30,9 +30,10 @@ Pass = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Streamed:
-    """A streamed block, which all are like: the bytes of its weights, and what one copy of them takes."""
+    """A streamed block, which all are like: the bytes of its weights, those that it takes of the host, and what one copy of them takes."""
 
     bytes: int
+    host_bytes: int
     copy: Costs
 
 
@@ -69,6 +70,7 @@ def with_staying(
         replace(
             each,
             peak=each.peak + weights if place >= first else each.peak,
+            host=each.host - staying * streamed.host_bytes if place >= first else each.host,
             costs=each.costs - streamed.copy * (each.copies * spared[_pass_of(each)] / copies[_pass_of(each)])
             if each.copies and _pass_of(each) in spared  # not those that laid them out
             else each.costs,

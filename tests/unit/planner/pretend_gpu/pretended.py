@@ -221,8 +221,10 @@ def staying() -> dict[str, Any]:
             "most": {"resident": 18},
             "files": {"resident": 3, "folder": "never-made"},
             "read to files": {"resident": 3, "folder": "never-made"},
+            "merged": {"resident": 3},  # as it is saved, which takes more of the host than laying weights out
         }.items():
-            own = (find("adamw")(learning_rate=0.1), find("weight_streaming")(**settings))
+            adapters = (find("lora")(rank=4),) if name == "merged" else ()
+            own = (find("adamw")(learning_rate=0.1), *adapters, find("weight_streaming")(**settings))
             subject = Subject(
                 model, window, Job.of(global_batch=768, updates=4), 768, own, from_files="read" in name
             )
