@@ -119,6 +119,15 @@ def check_marks(messages: Sequence[Message], marks: Collection[str]) -> None:
             )
 
 
+def prints_date(template: object) -> bool:
+    """Return whether a chat template writes today's date, for which `DATE` stands here.
+
+    >>> prints_date("{{ strftime_now('%d %b %Y') }}"), prints_date(None)
+    (True, False)
+    """
+    return _TODAY in str(template)
+
+
 class ChatTemplate:
     """The chat template of a tokenizer.
 
@@ -138,7 +147,7 @@ class ChatTemplate:
         self._ends = {mark for mark in (*map(str, added), *tokenizer.all_special_tokens) if mark.strip()}
         self._marks = special_marks(tokenizer)
         template = str(tokenizer.get_chat_template())
-        self.prints_date = _TODAY in template
+        self.prints_date = prints_date(template)
         self._template = _on_one_day(template) if self.prints_date else template
         self.marks_in_text = tuple(mark for mark in TURN_MARKS if mark in template and mark not in self._ends)
         self._thoughts = next(

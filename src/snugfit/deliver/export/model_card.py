@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from snugfit.data.report import source_words
+from snugfit.data.texts.chat_template import DATE, prints_date
 from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.exported_model import ExportedModel, is_local
 from snugfit.deliver.export.label_unit import unit_in_words
@@ -189,6 +190,10 @@ def _limits(subject: ExportedModel) -> list[str]:
         limits.append(
             "What it says may be wrong, however sure it sounds. Whoever serves it has to check that."
         )
+        if prints_date(getattr(subject.predictor.tokenizer, "chat_template", None)):
+            limits.append(
+                f"Its chat template writes the day on which it is asked. It learned from conversations of {DATE:%d %B %Y} alone."
+            )
     sources = {each.get("context") for each in _inputs(subject)}
     if sources == {"train"} and _scores(subject):
         limits.append("The rows held out were drawn from the training data.")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from huggingface_hub import ModelCard
 from torch import nn
+from transformers import LlamaForCausalLM
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import ExportOptions, Written
@@ -14,8 +16,12 @@ from snugfit.deliver.export.exported_model import subject_of
 from snugfit.deliver.export.formats import FORMATS
 from snugfit.deliver.export.model_card import write_card
 from snugfit.deliver.export.scored import ScoredRows
-from snugfit.deliver.predictor import predictor_of
+from snugfit.deliver.predictor import load_predictor, predictor_of
+from snugfit.models.bundle import save_bundle
 from snugfit.tracking.spool import Spool
+from tests.unit.data.texts.test_chat_template import TEMPLATES
+from tests.unit.data.texts.test_instruct import by_letters
+from tests.unit.tasks.tiny_decoder import decoder_config
 
 LABELS = ["bad", "good"]
 
@@ -95,6 +101,21 @@ def test_people_read_use_comparison_data_limits_and_recipe_and_no_path_of_the_ma
     ):
         assert sentence in text, sentence
     assert "/home/me" not in text and "secret" not in text
+
+
+@pytest.mark.parametrize(("template", "told"), [("llama 3.2: today's date", True), ("chatml", False)])
+def test_a_template_that_writes_todays_date_is_told_with_the_day_that_was_learned_from(
+    template: str, told: bool, tmp_path: Path
+) -> None:
+    text, marks, _ = TEMPLATES[template]
+    tokenizer = by_letters(text, marks)
+    model = LlamaForCausalLM(decoder_config(tokenizer, 8))
+    save_bundle(tmp_path / "best", model, {"task": "instruction", "max_length": 64}, tokenizer)
+    subject = subject_of(load_predictor(tmp_path / "best", "cpu"), tmp_path / "best")
+    scored = ScoredRows(model, inputs=[{}] * 8)
+    write_card(subject, tmp_path, FORMATS["hf"], ExportOptions("fp32"), scored, Written(usage=""), ())
+    said = "It learned from conversations of 26 July 2024 alone."
+    assert (said in (tmp_path / "README.md").read_text()) == told
 
 
 def test_a_model_that_was_measured_on_nothing_says_so(tmp_path: Path) -> None:
