@@ -165,7 +165,7 @@ class Batch:
         def take(tensor: Tensor) -> Tensor:
             if tensor.ndim == 0:
                 return tensor
-            if contiguous:
+            if contiguous and tensor.layout is torch.strided:  # a sparse one has no part that is a view
                 return tensor[rows[0] : rows[0] + count]
             return tensor.index_select(0, values_on(rows, tensor.device, torch.int64))
 

@@ -531,9 +531,11 @@ def plan(
 
 
 _KEYWORDS = (
-    (r"snugfit plan --seconds (\d+)", r"seconds=\1"),
+    (r"snugfit plan (?=--)", ""),
+    (r"--seconds (\d+)", r"seconds=\1"),
     (r"--(device|fidelity) ([\w-]+)", r'\1="\2"'),
     (r"--host-memory", "host_budget"),
+    (r"--seconds", "seconds"),
 )
 """Options of `snugfit plan` in what a plan says, and how `plan` takes them."""
 

@@ -34,6 +34,13 @@ def test_the_first_dimension_of_every_tensor_is_the_row() -> None:
     assert batch.rows == 3
 
 
+def test_rows_of_a_sparse_tensor_are_selected_as_those_of_a_dense_one() -> None:
+    dense = torch.arange(12.0).view(4, 3) % 2
+    batch = Batch.of((dense.to_sparse(), torch.arange(4)))
+    for rows in (range(1, 3), [3, 0]):
+        assert torch.equal(batch.select(rows).data[0].to_dense(), dense[list(rows)])
+
+
 def test_tensors_that_disagree_on_the_rows_are_refused_with_both_sizes() -> None:
     with pytest.raises(DataError, match=r"one tensor has 3 rows, another has shape \(2, 5\)"):
         Batch.of((torch.zeros(3, 1), torch.zeros(2, 5)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import random
@@ -29,6 +30,8 @@ from snugfit.errors import (
     UserError,
 )
 from snugfit.models.bundle import load_bundle
+from snugfit.planner.plan import __file__ as PLANNER
+from snugfit.run.from_python import _in_python
 from snugfit.tracking.spool import read_events
 from tests.laws.models import Reader
 from tests.laws.problems import differences
@@ -665,3 +668,15 @@ def test_rows_that_are_mappings_are_held_out_by_groups(tmp_path: Path) -> None:
             validation={"share": 0.2, "group": "patient"},
             output=tmp_path,
         )
+
+
+def test_no_option_of_the_command_is_left_in_what_a_plan_says_in_python() -> None:
+    root = Path(PLANNER).parent
+    for path in (root / "plan.py", root / "target.py", *(root / "choice").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docs = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+        for text in ast.walk(tree):
+            if isinstance(text, ast.Constant) and isinstance(text.value, str) and id(text) not in docs:
+                # a value that is filled in stands behind its option
+                said = _in_python(text.value + "NAME" if text.value.endswith(" ") else text.value)
+                assert "--" not in said or "--no-plan" in said, f"{path.name}:{text.lineno}: {said}"
