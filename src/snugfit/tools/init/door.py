@@ -438,6 +438,12 @@ def _tree(
         notes.append(f"{count} of {place.path.name} cannot be read: left out ({lines})")
         if any(fault.reason == NOT_UTF8 for fault in place.faults):
             notes.append(as_utf8(os.path.relpath(place.path)))
+    label = data.get("label")
+    if isinstance(place.content, Rows) and isinstance(label, str) and label in place.content.classes(label):
+        notes.append(
+            f"the first line of {place.path.name} is read as names of columns, and '{label}' is a class too: put such names above it "
+            "where it is a row"
+        )
     batch = _LARGEST_BATCH
     if (examples := recognition.examples) is not None:
         batch = min(batch, max(2, 1 << max(1, (examples // _BATCHES).bit_length() - 1)))

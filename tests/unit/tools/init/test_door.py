@@ -361,6 +361,13 @@ def test_rows_that_cannot_be_read_are_left_out_and_said(tmp_path: Path) -> None:
     assert any("line 26: 4 fields, the header has 3" in note for note in made.notes)
 
 
+def test_a_table_whose_header_is_a_row_is_said(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    assert not any("read as names of columns" in note for note in begin().notes)
+    (tmp_path / "bare.csv").write_text(path.read_text().partition("\n")[2])
+    assert any("read as names of columns" in note for note in begin("bare.csv").notes)
+
+
 def test_a_pretrained_model_that_is_here_is_taken(tmp_path: Path) -> None:
     import transformers
 
