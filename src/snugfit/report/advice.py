@@ -18,6 +18,7 @@ RAW = "raw"
 FEWEST = 6  # evaluations, below which a turn of the curve is told by one or two values
 NOTICEABLE = 0.03  # of all that was gained; less is not worth an epoch
 FARTHEST = 2.0  # times the run: beyond it an extrapolation is a guess
+_PERFECT = 1.0  # of a metric that goes from 0 to 1
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,14 @@ def read_curve(curve: Sequence[tuple[float, float]], *, higher: bool, what: str 
     floor = max(2 * noise, NOTICEABLE * (max(means) - means[0]))
     end, total = means[-1], epochs[-1]
 
+    if higher and set(scores[-width:]) == {_PERFECT} and min(scores) >= 0:
+        since = epochs[next(place for place in range(count) if set(scores[place:]) == {_PERFECT})]
+        verdict = "shorter" if since <= total / 2 else "stop"
+        return Advice(
+            verdict,
+            since if verdict == "shorter" else total,
+            f"The {what} is 1 from epoch {_short(since)} on, and cannot be better.",
+        )
     if means[best] - end > floor:
         turn = max(range(best, best + width), key=scores.__getitem__)
         return Advice(

@@ -91,8 +91,8 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     if not isinstance(source, Rows):
         return None
     label, score = (data["label"], _NAMED) if data.get("label") else _label(source)
-    if label is None:
-        return None
+    if label is None or all(isinstance(value, float) for value in source.values(label)):
+        return None  # numbers with fractions name no classes
     columns, second = text_columns(source, label, data)
     if not columns:
         return None

@@ -68,7 +68,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         return None
     named = data.get("label") or source.named(_LABELS)
     possible = [named] if named else [column for column in source.columns if not source.counts_rows(column)]
-    numbers = [column for column in possible if _may_be_label(source, column)]
+    numbers = [column for column in possible if _may_be_label(source, column, named=bool(named))]
     if not numbers:
         return None
     *others, label = numbers
@@ -90,10 +90,11 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     )
 
 
-def _may_be_label(rows: Rows, column: str) -> bool:
-    """Return whether a column holds numbers, and enough of them."""
+def _may_be_label(rows: Rows, column: str, *, named: bool) -> bool:
+    """Return whether a column holds numbers, and enough of them; of one that is named two, where they have fractions, which name no classes."""
     numbers = holds_numbers([row.get(column) for row in rows.rows])
-    return numbers and len(rows.classes(column)) >= _FEWEST_VALUES
+    fractions = named and all(isinstance(value, float) for value in rows.values(column))
+    return numbers and len(rows.classes(column)) >= (2 if fractions else _FEWEST_VALUES)
 
 
 def _comment(rows: Rows, label: str, others: Sequence[str]) -> str:

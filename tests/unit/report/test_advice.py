@@ -122,6 +122,15 @@ def test_nothing_is_said_beyond_twice_the_run() -> None:
     assert "nothing is said beyond 2 times this run" in advice.reason
 
 
+@pytest.mark.parametrize(
+    ("scores", "verdict"), [([0.2, 0.4, 0.6, 0.8, 1, 1], "stop"), ([0.2, 1, 1, 1, 1, 1], "shorter")]
+)
+def test_what_cannot_be_better_asks_for_no_more(scores: list[float], verdict: str) -> None:
+    curve = [(float(epoch), float(score)) for epoch, score in enumerate(scores, 1)]
+    advice = read_curve(curve, higher=True)
+    assert advice.verdict == verdict and "cannot be better" in advice.reason
+
+
 def test_a_curve_without_any_change_is_at_rest() -> None:
     advice = read_curve(curve([0.5] * 10), higher=True)
     assert advice.verdict in ("stop", "shorter")

@@ -361,6 +361,12 @@ def test_rows_that_cannot_be_read_are_left_out_and_said(tmp_path: Path) -> None:
     assert any("line 26: 4 fields, the header has 3" in note for note in made.notes)
 
 
+def test_a_label_of_numbers_with_fractions_is_one_to_predict(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": f"{word} word", "score": float(n % 5)}) for n, word in enumerate(TEXTS)]
+    (tmp_path / "scored.jsonl").write_text("\n".join(lines))
+    assert begin("scored.jsonl", ["data.text=text", "data.label=score"]).task == "text-regression"
+
+
 def test_a_table_whose_header_is_a_row_is_said(tmp_path: Path) -> None:
     path = table(tmp_path)
     assert not any("read as names of columns" in note for note in begin().notes)
