@@ -217,10 +217,10 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# The choice beside what is fixed by hand",
         "",
-        "Predicted, by `python benchmarks/planner/experts.py`; both columns by the same planner. Texts of 2,048 tokens, windows of 16.",
+        "Predicted, by `python benchmarks/planner/experts.py`; both columns by the same planner. Texts of 2,048 tokens, windows of 16; *planned in* is processor time of one process, beside which a second one may make about half of the runs.",
         "",
-        "| model, device, allowed | chosen | GiB | tokens/s | by hand | GiB | tokens/s | ratio | planned in |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model, device, allowed | chosen | GiB | tokens/s | by hand | GiB | tokens/s | ratio | planned in | on |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, one in results.items():
         choice, hand = one["chosen"], one["by_hand"]
@@ -232,7 +232,7 @@ def page(results: dict[str, Any]) -> str:
         lines.append(
             f"| {name} | {added if choice['fits'] else 'nothing fits'} | {choice['gib']:.1f} | {choice['tokens_per_second']:,.0f} | "
             f"{fixed}{'' if hand['fits'] else ' (does not fit)'} | {hand['gib']:.1f} | {hand['tokens_per_second']:,.0f} | {ratio:.2f} | "
-            f"{one['processor_seconds']:.0f} s |"
+            f"{one['processor_seconds']:.0f} s | {one['date']} |"
         )
     lines += ["", "![Time against memory of each level's fastest and smallest plan](experts.png)", ""]
     return "\n".join(lines)
@@ -288,14 +288,15 @@ def main() -> None:
         print("\n" + json.dumps(measured(CASES[asked.one])))
         return
     paths = sorted((HERE / "results").glob("experts-*.json"))
-    results: dict[str, Any] = json.loads(paths[-1].read_text())["cases"] if paths else {}
+    newest = json.loads(paths[-1].read_text()) if paths else {"cases": {}}
+    results: dict[str, Any] = {name: {"date": newest["date"], **one} for name, one in newest["cases"].items()}
     for number, case in enumerate(CASES):
         if asked.names and not any(name in case.name for name in asked.names):
             continue
         made = measure(case.name, __file__, "--one", str(number))
         if made is None:
             continue
-        results[case.name] = made
+        results[case.name] = {**made, "date": time.strftime("%Y-%m-%d")}
         print(case.name, results[case.name]["chosen"], results[case.name]["by_hand"], sep="\n  ", flush=True)
         ordered = {each.name: results[each.name] for each in CASES if each.name in results}
         write_result(HERE, {"cases": ordered}, "experts")
