@@ -66,7 +66,6 @@ AT_ANOTHER_LINE = {
     "spectral_critic_scored_first": "reported where the statement begins, not where it ends",
     "critic_stays_frozen": "reported where the optimizer is made, not where its parameters are frozen",
     "heads_by_view": "reported where the statement begins, not where it ends",
-    "average_left_in": "reported where the model is called with the average, not where it is put in",
     "mixup_two_orders": "reported where the loss gets what was mixed, not where it is mixed",
     "dice_of_raw_scores": "reported where the loss is differentiated, not where it is computed",
     "last_of_padding": "reported where the loss is computed, not where the state is taken",

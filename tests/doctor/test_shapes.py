@@ -289,12 +289,12 @@ optimizer = torch.optim.Adam(student.parameters(), 1e-3)
 
 @pytest.mark.parametrize(
     ("frozen", "mode", "pitfall"),
-    [(".requires_grad_(False)", "", ""), ("", "", ""), ("", "student.eval()", "train_mode")],
+    [(".requires_grad_(False)", "", ""), ("", "", ""), ("", "student.eval()  # cause", "train_mode")],
 )
 def test_a_teacher_in_evaluation_mode_is_none_of_the_update_of_its_student(
     tmp_path: Path, frozen: str, mode: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = "given = student(x)  # cause\nloss = F.mse_loss(given, teacher(x).detach())"
+    body = "given = student(x)\nloss = F.mse_loss(given, teacher(x).detach())"
     if not mode:  # no module with a mode is called
         body = "loss = F.mse_loss(student[3](student[0](x)), teacher(x).detach())"
     told(tmp_path, TAUGHT.format(frozen=frozen, mode=mode) + looped(body), pitfall, monkeypatch)

@@ -21,7 +21,7 @@ for epoch in range(4):
         optimizer.step()
         for name, value in model.state_dict().items():
             average[name].mul_(0.95).add_(value, alpha=0.05)
-    model.load_state_dict(average)
+    model.load_state_dict(average)  # <- here
     model.eval()
     with torch.no_grad():
-        print(epoch, (model(rows[256:]).argmax(1) == kind[256:]).float().mean().item())  # <- here
+        print(epoch, (model(rows[256:]).argmax(1) == kind[256:]).float().mean().item())

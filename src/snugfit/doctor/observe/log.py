@@ -168,6 +168,15 @@ class LoaderSeen:
 
 
 @dataclass
+class SwitchedOff:
+    """A module that was switched from training to evaluation, before an update, with the line that did."""
+
+    update: int
+    module: int
+    at: str
+
+
+@dataclass
 class Overlap:
     """Rows that were evaluated, and how many of them had been trained on.
 
@@ -208,7 +217,7 @@ class Log:
             the first at `exchanged_at`.
         passes_unseen, passes_profiled: backward passes that were not looked at for it, and those of them that ran under one.
         train_calls: before which updates a module was switched to training.
-        switched_off: which modules were switched from training to evaluation: before which update, their number, and the line.
+        switched_off: the modules that were switched from training to evaluation, in order, the first of them.
         cuts: parameters behind what was taken out of a graph in the first updates, by the line that did.
         moves_nothing_at: where its source has a loop over the parameters of two models that sets names alone; "" without.
         follows_at: where its source has the only loop over the parameters of two models that writes to one; "" without.
@@ -234,7 +243,7 @@ class Log:
     first_rows: list[int] = field(default_factory=list)
     held_out: list[int] = field(default_factory=list)
     train_calls: list[int] = field(default_factory=list)
-    switched_off: list[tuple[int, int, str]] = field(default_factory=list)
+    switched_off: list[SwitchedOff] = field(default_factory=list)
     traced: list[str] = field(default_factory=list)
     unwatched: list[str] = field(default_factory=list)
     switches: dict[str, str] = field(default_factory=dict)
@@ -278,6 +287,7 @@ _PARTS = {
     "schedulers": SchedulerSeen,
     "loaders": LoaderSeen,
     "overlaps": Overlap,
+    "switched_off": SwitchedOff,
 }
 
 

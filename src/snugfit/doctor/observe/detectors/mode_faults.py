@@ -96,10 +96,10 @@ def trains_in_evaluation_mode(log: Log) -> list[Finding]:
 
 def _switched_off_at(log: Log, forward: Forward) -> str:
     """Return the line that last switched the model of a pass, or what it is in, to evaluation before it; "" where none was seen."""
-    before = [each for each in log.switched_off if each[0] <= forward.update and each[2]]
-    own = [at for _, module, at in before if module == forward.module]
+    before = [each for each in log.switched_off if each.update <= forward.update and each.at]
+    own = [each.at for each in before if each.module == forward.module]
     called = {model.id for model in log.models}
-    return (own or [at for _, module, at in before if module not in called] or [""])[-1]
+    return (own or [each.at for each in before if each.module not in called] or [""])[-1]
 
 
 def _is_frozen_norm_tuning(log: Log, forward: Forward) -> bool:

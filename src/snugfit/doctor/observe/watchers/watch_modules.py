@@ -25,7 +25,7 @@ from snugfit.doctor.observe.internals import is_compiled
 from snugfit.doctor.observe.layer_inputs import Layers
 from snugfit.doctor.observe.library_lines import library_runs
 from snugfit.doctor.observe.loaded_weights import LoadedWeights
-from snugfit.doctor.observe.log import ModelSeen
+from snugfit.doctor.observe.log import ModelSeen, SwitchedOff
 from snugfit.doctor.observe.module_facts import (
     LIBRARIES,
     NORMS,
@@ -223,7 +223,7 @@ class ModuleWatch:
                 log.train_calls.append(log.updates)
             if not mode and module.training and len(log.switched_off) < MOST_SWITCHES and self.recorder.here:
                 with self.recorder.guard():
-                    log.switched_off.append((log.updates, self.recorder.number(module), where()))
+                    log.switched_off.append(SwitchedOff(log.updates, self.recorder.number(module), where()))
             self._switching = True
             try:
                 switched = original(module, mode)
