@@ -273,3 +273,13 @@ def test_libraries_and_traces_around_a_training_leave_it_as_it_is(kind: str) -> 
     assert (seen.exit_code, seen.updates_seen, seen.failure) == (0, 12, "")
     assert seen.findings == ()
     assert seen.traced == (("torch.func", "torch.jit.trace") if kind == "torch.jit.trace" else ())
+
+
+def test_a_script_that_multiprocessing_keeps_is_none_of_the_next_ones_source(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\nsys.modules['__mp_main__'] = sys.modules['__main__']  # as its import does\n"
+    )
+    assert watch_script(script).complete
+    kept = [getattr(each, "__file__", None) for each in sys.modules.values()]
+    assert str(script) not in kept

@@ -17,6 +17,7 @@ from snugfit.doctor.observe.log import Log, write_log
 from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _LAST_LINES = 8
+_OTHER_MAIN = "__mp_main__"
 FRAMES = 2
 """How many times as many frames as alone a script may have under observation."""
 MOST_FRAMES = 2**31 - 1
@@ -114,6 +115,9 @@ def watch_script(path: Path, arguments: Sequence[str] = (), *, updates: int = 8)
         print(f"{path.name}: {type(failure).__name__}: {failure}", file=sys.stderr)
     finally:
         sys.argv, sys.path[0] = before, first
+        # an import of multiprocessing, or of a copy of it, keeps the script here, where it would be of the next one's own source
+        if getattr(sys.modules.get(_OTHER_MAIN), "__file__", None) == str(path):
+            del sys.modules[_OTHER_MAIN]
         patches.undo()
         _end(recorder, finish, complete=complete)
     return recorder.log
