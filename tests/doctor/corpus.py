@@ -3,7 +3,7 @@
 A faulty script is named after its pitfall, and marks the line that should be reported with `# <- here`. Those in
 `fresh` were written after the detectors were frozen; what the frozen ones missed is kept in `MISSED_AT_FIRST`.
 
-Those in `second_hand`, `third_hand`, `sixth_hand`, `seventh_hand` and `eighth_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
+Those in `second_hand`, `third_hand` and `sixth_hand` to `ninth_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
 writer of the detectors from reports of users. They are named after what they train; `expected.json` says which pitfalls name the fault, and
 `SHA256SUMS` was written down before a detector saw them.
 """
@@ -26,8 +26,9 @@ from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.log import Log
 
 HERE = Path(__file__).resolve().parent
-SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND, SEVENTH_HAND, EIGHTH_HAND = (
-    HERE / f"{name}_hand" for name in ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND, SEVENTH_HAND, EIGHTH_HAND, NINTH_HAND = (
+    HERE / f"{name}_hand"
+    for name in ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 )
 MARK = "# <- here"
 
@@ -411,6 +412,81 @@ MISSED_OF_EIGHTH_HAND = (
 
 ALARMS_OF_EIGHTH_HAND = ("genes_tagger_twin", "leaves_transfer_twin", "reverse_phrases_twin")
 """Clean scripts of `eighth_hand` on which something certain or likely was found at first, and with that day's changes."""
+
+FOUND_OF_NINTH_HAND = (
+    "accelerate_answers_1",
+    "accelerate_answers_2",
+    "audio_keywords_2",
+    "char_decoder_1",
+    "cifar_resnet_1",
+    "ctc_numbers_2",
+    "dcgan_faces_2",
+    "ddp_spawn_1",
+    "ddp_spawn_2",
+    "gcn_papers_1",
+    "gin_molecules_2",
+    "grid_detector_1",
+    "hf_intents_2",
+    "hf_poems_clm_2",
+    "house_scratch_3",
+    "kd_shapes_1",
+    "nano_lm_2",
+    "ner_bert_1",
+    "peft_chat_1",
+    "ppo_point_1",
+    "resume_pictures_1",
+    "resume_pictures_2",
+    "simclr_textures_1",
+    "sst_bilstm_2",
+    "taxi_tabular_3",
+    "unet_organs_1",
+    "unet_organs_2",
+    "vae_digits_2",
+    "vae_digits_3",
+    "vit_finetune_2",
+    "weather_lstm_1",
+)
+"""Faults of `ninth_hand` that the detectors as they were frozen found at a marked line."""
+
+ELSEWHERE_OF_NINTH_HAND = (
+    "cifar_resnet_2",
+    "hf_intents_1",
+    "hf_poems_clm_1",
+    "peft_chat_2",
+    "peft_chat_3",
+    "sst_bilstm_1",
+)
+"""Faults of `ninth_hand` that they found at a line that is not marked."""
+
+MISSED_OF_NINTH_HAND = (
+    "audio_keywords_1",
+    "cart_dqn_1",
+    "cart_dqn_2",
+    "char_decoder_2",
+    "cifar_resnet_3",
+    "ctc_numbers_1",
+    "dates_seq2seq_1",
+    "dates_seq2seq_2",
+    "dcgan_faces_1",
+    "gin_molecules_1",
+    "house_scratch_1",
+    "house_scratch_2",
+    "kd_shapes_2",
+    "multilabel_posts_1",
+    "multilabel_posts_2",
+    "nano_lm_1",
+    "spiral_ddpm_1",
+    "spiral_ddpm_2",
+    "taxi_tabular_1",
+    "taxi_tabular_2",
+    "vae_digits_1",
+    "vit_finetune_1",
+    "weather_lstm_2",
+)
+"""Faults of `ninth_hand` that they missed, named otherwise, or found as worth a look alone."""
+
+ALARMS_OF_NINTH_HAND = ("gcn_papers_twin", "hf_intents_twin", "kd_shapes_clean")
+"""Clean scripts of `ninth_hand` on which they found something certain or likely."""
 
 RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
 """Scripts of `third_hand` that start ranks of their own, and so run as commands."""

@@ -14,11 +14,13 @@ from tests.doctor.corpus import (
     ALARM_OF_FOURTH_HAND,
     ALARMS_AT_FIRST,
     ALARMS_OF_EIGHTH_HAND,
+    ALARMS_OF_NINTH_HAND,
     AT_ANOTHER_LINE,
     EIGHTH_HAND,
     ELSEWHERE_AT_FIRST,
     ELSEWHERE_BY_THIRD_HAND,
     ELSEWHERE_OF_EIGHTH_HAND,
+    ELSEWHERE_OF_NINTH_HAND,
     ELSEWHERE_OF_SEVENTH_HAND,
     ELSEWHERE_OF_SIXTH_HAND,
     FIFTH_HAND,
@@ -26,6 +28,7 @@ from tests.doctor.corpus import (
     FOUND_OF_EIGHTH_HAND,
     FOUND_OF_FIFTH_HAND,
     FOUND_OF_FOURTH_HAND,
+    FOUND_OF_NINTH_HAND,
     FOUND_OF_SEVENTH_HAND,
     FOUND_OF_SIXTH_HAND,
     FOURTH_HAND,
@@ -35,9 +38,11 @@ from tests.doctor.corpus import (
     MENDED_OF_THIRD_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_EIGHTH_HAND,
+    MISSED_OF_NINTH_HAND,
     MISSED_OF_SECOND_HAND,
     MISSED_OF_SEVENTH_HAND,
     MISSED_OF_SIXTH_HAND,
+    NINTH_HAND,
     NO_CHECK_OF_FOURTH_HAND,
     OTHERWISE_NAMED,
     RANKS_OF_THIRD_HAND,
@@ -137,7 +142,7 @@ def test_the_corpus_is_as_large_as_was_promised() -> None:
 
 @pytest.mark.parametrize(
     "hand",
-    [SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND, SEVENTH_HAND, EIGHTH_HAND],
+    [SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND, SEVENTH_HAND, EIGHTH_HAND, NINTH_HAND],
     ids=attrgetter("name"),
 )
 def test_the_scripts_of_another_hand_are_those_whose_hashes_were_written_down_before(hand: Path) -> None:
@@ -205,22 +210,23 @@ def test_the_sixth_hand_says_what_it_planted_where_from_and_what_the_frozen_dete
 
 
 @pytest.mark.parametrize(
-    ("hand", "faults", "at_first"),
+    ("hand", "counts", "at_first"),
     [
-        (SEVENTH_HAND, 52, (FOUND_OF_SEVENTH_HAND, ELSEWHERE_OF_SEVENTH_HAND, MISSED_OF_SEVENTH_HAND)),
-        (EIGHTH_HAND, 61, (FOUND_OF_EIGHTH_HAND, ELSEWHERE_OF_EIGHTH_HAND, MISSED_OF_EIGHTH_HAND)),
+        (SEVENTH_HAND, (52, 30), (FOUND_OF_SEVENTH_HAND, ELSEWHERE_OF_SEVENTH_HAND, MISSED_OF_SEVENTH_HAND)),
+        (EIGHTH_HAND, (61, 30), (FOUND_OF_EIGHTH_HAND, ELSEWHERE_OF_EIGHTH_HAND, MISSED_OF_EIGHTH_HAND)),
+        (NINTH_HAND, (60, 60), (FOUND_OF_NINTH_HAND, ELSEWHERE_OF_NINTH_HAND, MISSED_OF_NINTH_HAND)),
     ],
-    ids=("seventh", "eighth"),
+    ids=("seventh", "eighth", "ninth"),
 )
-def test_the_seventh_and_the_eighth_hand_say_what_they_planted_where_from_and_what_the_detectors_made_of_it(
-    hand: Path, faults: int, at_first: tuple[tuple[str, ...], ...]
+def test_hands_since_the_seventh_say_what_they_planted_where_from_and_what_the_detectors_made_of_it(
+    hand: Path, counts: tuple[int, int], at_first: tuple[tuple[str, ...], ...]
 ) -> None:
     table = expected(hand)
     faulty, clean = (
         {each.stem for each in scripts(f"{hand.name}/{folder}")} for folder in ("faulty", "clean")
     )
     assert (set(table["faulty"]), set(table["clean"])) == (faulty, clean)
-    assert (len(faulty), len(clean)) == (faults, 30)
+    assert (len(faulty), len(clean)) == counts
     for name, row in table["faulty"].items():
         assert row["source"] and set(row["pitfalls"]) <= set(PITFALLS) and row["twin"] in clean, name
         for file, spans in row["lines"].items():
@@ -230,11 +236,14 @@ def test_the_seventh_and_the_eighth_hand_say_what_they_planted_where_from_and_wh
     assert sorted(faulty) == sorted(name for names in at_first for name in names)
 
 
-def test_what_was_found_of_the_seventh_and_the_eighth_hand_at_first_stays_published() -> None:
+def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() -> None:
     seventh = (FOUND_OF_SEVENTH_HAND, ELSEWHERE_OF_SEVENTH_HAND, MISSED_OF_SEVENTH_HAND)
     eighth = (FOUND_OF_EIGHTH_HAND, ELSEWHERE_OF_EIGHTH_HAND, MISSED_OF_EIGHTH_HAND)
+    ninth = (FOUND_OF_NINTH_HAND, ELSEWHERE_OF_NINTH_HAND, MISSED_OF_NINTH_HAND)
     assert [len(names) for names in seventh] == [27, 10, 15]
     assert [len(names) for names in eighth] == [34, 5, 22]
+    assert [len(names) for names in ninth] == [31, 6, 23]
+    assert set(ALARMS_OF_NINTH_HAND) < set(expected(NINTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 
 
