@@ -63,15 +63,15 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_scales(recorder, patches)
     watch_views(recorder, patches)
     watch_ranks(recorder, gradients, patches)
-    watch_texts(recorder, modules, patches)
+    watch_texts(recorder, modules.loaded, patches)
     watch_transformers(recorder, patches)
     watch_lightning(recorder, patches)
-    watch_tables(recorder, modules, patches)
+    watch_tables(recorder, modules.tables, patches)
     watch_files(recorder, modules, patches)
 
     def finish() -> None:
         updates.finish()
         modules.finish()
-        look_at_rows(recorder, modules)
+        look_at_rows(recorder, modules.tables, modules.rows)
 
     return finish

@@ -151,7 +151,7 @@ class _Notes:
             for other, shared, rows in self._windows.add(seen.id, loader.dataset):
                 at = line_that_splits() or seen.at
                 recorder.add(WindowsShared(at, recorder.log.updates, seen.id, other, shared, rows))
-            look_at_orders(recorder, self._modules, loader.dataset)
+            look_at_orders(recorder, self._modules.tables, loader.dataset)
             look_at_whole(recorder, loader.dataset, seen.id)
             scaled = scaled_together(loader.dataset)
             if scaled is not None:

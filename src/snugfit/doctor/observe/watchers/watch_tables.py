@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from snugfit.doctor.observe.own_source import (
     own_files,
     sets_rate_of_zero,
 )
+from snugfit.doctor.observe.row_digests import Rows
 from snugfit.doctor.observe.run_events import (
     DrawnApart,
     FittedToAll,
@@ -38,18 +39,15 @@ from snugfit.doctor.observe.tables import Tables
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, shown, where
 from snugfit.doctor.observe.whole_scales import LEAST_ROWS, MOST_COLUMNS, is_scaled, tensors_of
 
-if TYPE_CHECKING:
-    from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
-
 _Call = Callable[..., Any]
 SUBJECTS, SUBJECTS_AT_MOST, LEAST_OF_SUBJECT = 4, 33, 16
 """So many parts of the data that one line scales by themselves are subjects, or sessions: a split has three at the most."""
 
 
-def watch_tables(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+def watch_tables(recorder: Recorder, tables: Tables, patches: Patches) -> None:
     """Record the order of rows of arrays that are made of tables, and what was fitted to the rows that it scales."""
-    _watch_pandas(recorder, modules.tables, patches)
-    _watch_scalers(recorder, modules.tables, patches)
+    _watch_pandas(recorder, tables, patches)
+    _watch_scalers(recorder, tables, patches)
 
 
 def _is_looked_at(recorder: Recorder) -> bool:
@@ -113,7 +111,7 @@ def _watch_scalers(recorder: Recorder, tables: Tables, patches: Patches) -> None
     patches.after_import("sklearn.utils._set_output", outputs_imported)
 
 
-def look_at_orders(recorder: Recorder, modules: ModuleWatch, dataset: Any) -> None:
+def look_at_orders(recorder: Recorder, tables: Tables, dataset: Any) -> None:
     """Note parts of a data set that are made of the same rows of a table in other orders."""
     held = (
         list(dataset.tensors)
@@ -121,7 +119,7 @@ def look_at_orders(recorder: Recorder, modules: ModuleWatch, dataset: Any) -> No
         else list(getattr(dataset, "__dict__", {}).values())
     )
     parts = [each for each in held if isinstance(each, Tensor | np.ndarray)]
-    apart = modules.tables.rows_apart(parts) if len(parts) > 1 and modules.tables.arrays else None
+    apart = tables.rows_apart(parts) if len(parts) > 1 and tables.arrays else None
     if apart is not None:
         inputs, targets = apart
         recorder.add(OtherIndex(targets, recorder.log.updates, inputs))
@@ -181,20 +179,22 @@ def look_at_source(recorder: Recorder) -> None:
             recorder.add(GraphOfAllEdges(f"{shown(file)}:{graph.line}", update, graph.made_by, split_at))
 
 
-def look_at_rows(recorder: Recorder, modules: ModuleWatch) -> None:
+def look_at_rows(recorder: Recorder, tables: Tables, rows: Rows) -> None:
     """Note, at the end, rows on both sides of a cut, those that no slice of a table had, and those that were scored and scaled by statistics of their own, beside others that were trained on."""
     partly = [each for each in recorder.log.overlaps if 0 < each.shared < each.rows]
     cut_at = line_that_cuts_twice() if partly else ""
     for each in partly:
         each.cut_at = cut_at
-    left = modules.rows.steps.left_out
+    left = rows.steps.left_out
     if left is not None:
         recorder.add(RowsInSteps(left.at, recorder.log.updates, left.step, left.size, left.end, left.rows))
-    windows = modules.rows.shared_windows()
+    windows = rows.shared_windows()
     if windows is not None and not any(isinstance(each, WindowsShared) for each in recorder.log.events):
-        at, shared, rows = windows
-        recorder.add(WindowsShared(line_that_splits() or at, recorder.log.updates, 0, 0, shared, rows))
-    alone = modules.tables.scaled_alone(*modules.rows.digests()) if modules.tables.arrays else None
+        at, shared, scored_windows = windows
+        recorder.add(
+            WindowsShared(line_that_splits() or at, recorder.log.updates, 0, 0, shared, scored_windows)
+        )
+    alone = tables.scaled_alone(*rows.digests()) if tables.arrays else None
     if alone is not None:
         learned, scored = alone
         recorder.add(OwnStatistics(scored.at, recorder.log.updates, scored.fitted, learned.at, scored.rows))

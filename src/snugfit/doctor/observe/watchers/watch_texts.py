@@ -6,20 +6,18 @@ import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.loaded_weights import LoadedWeights
 from snugfit.doctor.observe.run_events import EndSeen
 from snugfit.doctor.observe.script_events import Loss
 from snugfit.doctor.observe.text_events import HeadTokens, Labels, MaskedTokens, Tokenized
 from snugfit.doctor.observe.vocabularies import end_of
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
-
-if TYPE_CHECKING:
-    from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
 FEW, SMALL_VOCABULARY = 4, 16
@@ -150,7 +148,7 @@ def _share(labels: Tensor, tokens: Tensor) -> float:
     return float((labels == tokens)[counted].float().mean()) if bool(counted.any()) else 0.0
 
 
-def watch_texts(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+def watch_texts(recorder: Recorder, loaded: LoadedWeights, patches: Patches) -> None:
     """Follow the tokenizers and pretrained models of transformers, where they are imported."""
 
     def tokenizing(original: _Call) -> _Call:
@@ -168,7 +166,7 @@ def watch_texts(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
             with recorder.guard():
                 name = args[0] if args else kwargs.get("pretrained_model_name_or_path")
                 if isinstance(model, nn.Module):
-                    modules.loaded.dtypes[recorder.number(model)] = _dtype_on_disk(model, name)
+                    loaded.dtypes[recorder.number(model)] = _dtype_on_disk(model, name)
             return model
 
         return from_pretrained
