@@ -35,9 +35,9 @@ from snugfit.run.description import python_inputs
 from snugfit.run.events import displayed
 from snugfit.run.identity.identity import WINDOW
 from snugfit.run.newest import LAST, newest_resumable
-from snugfit.run.run import RunSpec, execute
+from snugfit.run.run import execute
 from snugfit.run.sample_answers import require_whole_model
-from snugfit.run.time_limit import TimeLimit
+from snugfit.run.spec import RunSpec, TimeLimit
 from snugfit.run.trackers import Tracking
 from snugfit.run.train_settings import (
     DEFAULTS,

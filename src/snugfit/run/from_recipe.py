@@ -28,10 +28,10 @@ from snugfit.run.newest import recipe_file
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
 from snugfit.run.plans import PLAN, planned, write_beginning
-from snugfit.run.run import RunSpec, execute, joined_ranks
+from snugfit.run.run import execute, joined_ranks
 from snugfit.run.sample_answers import require_whole_model, sample_answers
 from snugfit.run.smoke import as_smoke
-from snugfit.run.time_limit import TimeLimit
+from snugfit.run.spec import RunSpec, TimeLimit
 from snugfit.run.trackers import Tracking
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.loop import Training

@@ -15,7 +15,7 @@ from snugfit.core.tree import leaves
 from snugfit.data.order import training_order
 from snugfit.errors import TrainingFailed
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.run import RunSpec
+from snugfit.run.spec import RunSpec
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.tasks.task import Task

@@ -22,6 +22,7 @@ from snugfit.data.order import total_windows
 from snugfit.errors import SettingError
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import DOING
+from snugfit.run.spec import RunSpec, TimeLimit
 from snugfit.run.training.assemble import assemble
 from snugfit.run.training.best import BestInMemory
 from snugfit.run.training.result import SaveBest
@@ -36,7 +37,6 @@ from snugfit.tracking.spool import read_events
 from snugfit.units import format_seconds
 
 if TYPE_CHECKING:
-    from snugfit.run.run import RunSpec
     from snugfit.run.training.loop import Training
     from snugfit.tasks.task import Task
 
@@ -49,18 +49,6 @@ USED = 0.95
 _LEAST_WINDOWS, _MOST_WINDOWS = 4, 200
 _MOST_SECONDS, _MOST_SHARE = 10.0, 0.05
 _EVALUATION_BATCHES = 8
-
-
-@dataclass(frozen=True)
-class TimeLimit:
-    """A time that a run is to end within, from `started`, a `time.monotonic()`."""
-
-    seconds: float
-    started: float
-
-    def left(self) -> float:
-        """Return seconds until the time is over."""
-        return self.seconds - (time.monotonic() - self.started)
 
 
 @dataclass(frozen=True)

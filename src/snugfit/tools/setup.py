@@ -18,7 +18,7 @@ from snugfit.data.loader import Loader
 from snugfit.data.order import total_windows
 from snugfit.errors import DataError, SettingError
 from snugfit.run.from_python import module_spec
-from snugfit.run.run import RunSpec
+from snugfit.run.spec import RunSpec
 from snugfit.run.train_settings import TrainSettings, with_defaults
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics.metric import AnyMetric, made_metrics

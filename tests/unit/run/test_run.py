@@ -21,7 +21,7 @@ import snugfit as sf
 from snugfit.core.job import Job, Plan
 from snugfit.report.story import read_story
 from snugfit.run import trackers
-from snugfit.run.run import RunSpec
+from snugfit.run.spec import RunSpec
 from snugfit.system.garbage import loading
 from snugfit.tracking import follower
 from snugfit.tracking.spool import read_events, worked_seconds
