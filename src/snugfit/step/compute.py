@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +27,11 @@ from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_
 from snugfit.step.micro_batching import cut
 from snugfit.step.model_checks.attention_kernels import kernels_of
 from snugfit.step.model_checks.row_outputs import join_outputs
+from snugfit.step.step_views import WindowStep
 from snugfit.system.device_copies import scalar_like
 from snugfit.system.memory import is_out_of_memory
 from snugfit.system.nothing import NOTHING
 from snugfit.system.update_value import update_value
-
-if TYPE_CHECKING:
-    from snugfit.step.step import Step
 
 Totals = tuple[Tensor, Tensor | float, Tensor | None]
 """Sums over a window and all ranks: of losses, of weights, and of rows where no rank knows how many the others have."""
@@ -47,7 +45,7 @@ class WindowCompute:
     is whole.
     """
 
-    step: Step
+    step: WindowStep
     batch: Batch
     loss: BatchLoss
     part: tuple[int, ...] = ()

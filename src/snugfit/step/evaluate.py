@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +28,9 @@ from snugfit.step.metrics.byte_perplexity import BytePerplexity
 from snugfit.step.metrics.metric import AnyMetric, Metric, make_metric, perplexity, seen_by
 from snugfit.step.micro_batching import Replan, first_line, sizes
 from snugfit.step.model_checks.row_outputs import join_outputs
+from snugfit.step.step_views import ScoredStep
 from snugfit.strategies.base import Strategy
 from snugfit.system.memory import is_out_of_memory, release_memory
-
-if TYPE_CHECKING:
-    from snugfit.step.step import Step
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Scored:
     given: Callable[[Batch], AbstractContextManager[Batch]] = nullcontext
 
     @classmethod
-    def of(cls, step: Step) -> Scored:
+    def of(cls, step: ScoredStep) -> Scored:
         """Return the model of a step, with the user's own loss: what techniques add to it is not part of the score.
 
         The logits of a language model are made some tokens' at a time, as training makes them in chunks where they are its peak. Not where
@@ -74,7 +72,7 @@ class Scored:
             step.micro_batch,
             step.couples_rows,
             step.strategy,
-            lambda batch: step.padding.settled(step, batch),
+            step.splittable,
             step.inputs.given,
         )
 

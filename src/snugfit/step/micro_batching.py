@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from snugfit.core.batch import Batch, split
 from snugfit.core.gradients import Gradients
 from snugfit.core.selection import exclusion
 from snugfit.core.technique import Family, Stage
 from snugfit.errors import OutOfMemory, SettingError
+from snugfit.step.step_views import SplitStep
 from snugfit.system.memory import is_out_of_memory, release_memory
 from snugfit.techniques import discover
-
-if TYPE_CHECKING:
-    from snugfit.step.step import Step
 
 BATCH_NORM = "the model has batch norm, whose statistics are those of a micro-batch, so that its size is part of what is learned"
 
@@ -52,14 +50,14 @@ def cut(rows: int, micro_batch: int | None, group: int = 1, paired: bool = False
     return parts
 
 
-def legal_sizes(step: Step, rows: int, group: int = 1) -> list[int]:
+def legal_sizes(step: SplitStep, rows: int, group: int = 1) -> list[int]:
     """Return the micro-batches that a step may take for windows of that many rows, the largest first."""
     if step.whole_windows:
         return [rows]
     return sizes(rows, max(group, 2 if step.has_batch_norm else 1))
 
 
-def check_whole(step: Step, window: Batch) -> None:
+def check_whole(step: SplitStep, window: Batch) -> None:
     """Refuse a split, into micro-batches or over ranks, that would show the loss a part of what it compares.
 
     Raises:
@@ -79,7 +77,7 @@ def check_whole(step: Step, window: Batch) -> None:
 
 
 def within_memory(
-    step: Step, window: Batch, compute: Callable[[], Gradients]
+    step: SplitStep, window: Batch, compute: Callable[[], Gradients]
 ) -> tuple[Gradients, tuple[Replan, ...]]:
     """Return what `compute` gives; whenever it runs out of memory the step's micro-batch is made finer and it is asked again.
 
@@ -101,7 +99,7 @@ def within_memory(
         replans.append(_finer(step, window, reason))
 
 
-def check_update_memory(step: Step, error: Exception) -> None:
+def check_update_memory(step: SplitStep, error: Exception) -> None:
     """Report an error of memory as one of the update itself, which is not tried again; others are not looked at.
 
     Part of the weights may have their new values, and what it needs no split of the window makes less.
@@ -155,7 +153,7 @@ def describe(replan: Replan, batch_norm: bool = False) -> str:
     return f"{text}; {BATCH_NORM}" if batch_norm else text
 
 
-def _finer(step: Step, window: Batch, reason: str) -> Replan:
+def _finer(step: SplitStep, window: Batch, reason: str) -> Replan:
     before, rows = step.largest, window.rows
     problem = f"plan.micro_batch: memory ran out with {_examples(before)} of the window's {rows} in a micro-batch ({reason})"
     alone = step.strategy.world_size == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,10 @@ from snugfit.kit.buffers import has_extra_state, persistent_shapes, plain_values
 from snugfit.kit.serialize import pack
 from snugfit.kit.sharded_tensors import sharded_like
 from snugfit.step.optimizer import load_optimizer
-
-if TYPE_CHECKING:
-    from snugfit.step.step import Step
+from snugfit.step.step_views import SavedStep
 
 
-def state_of(step: Step) -> dict[str, Any]:
+def state_of(step: SavedStep) -> dict[str, Any]:
     """Return all that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""
     return {
         **_named_tensors(step.model),
@@ -32,7 +30,7 @@ def state_of(step: Step) -> dict[str, Any]:
     }
 
 
-def state_like(step: Step, saved: Mapping[str, Any]) -> dict[str, Any]:
+def state_like(step: SavedStep, saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a saved state is to be like: the step's own, and for what an optimizer has not made yet the parameter that it belongs to."""
     own = state_of(step)
     parameters = [each for group in step.optimizer.param_groups for each in group["params"]]
@@ -44,7 +42,7 @@ def state_like(step: Step, saved: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, "optimizer": {**own["optimizer"], "state": moments}}
 
 
-def load(step: Step, saved: Mapping[str, Any]) -> None:
+def load(step: SavedStep, saved: Mapping[str, Any]) -> None:
     """Go on from `saved`, bit for bit.
 
     Raises:
@@ -91,7 +89,7 @@ def _named_tensors(model: nn.Module) -> dict[str, dict[str, Tensor]]:
     }
 
 
-def check_saved(step: Step) -> None:
+def check_saved(step: SavedStep) -> None:
     """Refuse, before anything is trained, extra state that no checkpoint could hold.
 
     Raises:
@@ -109,13 +107,13 @@ def check_saved(step: Step) -> None:
                 ) from error
 
 
-def made_buffers(step: Step) -> list[str]:
+def made_buffers(step: SavedStep) -> list[str]:
     """Return the names of the buffers that forward has made, or replaced by others of another shape."""
     now = persistent_shapes(step.model)
     return sorted(name for name in now if now[name] != step.at_first.shapes.get(name))
 
 
-def _modules(step: Step) -> dict[str, Any]:
+def _modules(step: SavedStep) -> dict[str, Any]:
     """Return what modules keep besides tensors whose shape is known before training.
 
     That is extra states, the first shapes of buffers that forward has made or replaced by others, and the numbers and texts that stand
@@ -145,7 +143,7 @@ def _owner(name: str) -> str:
 
 
 def _buffers_to_set(
-    step: Step, saved: Mapping[str, Tensor], at_first: Mapping[str, Any]
+    step: SavedStep, saved: Mapping[str, Tensor], at_first: Mapping[str, Any]
 ) -> dict[str, Tensor | None]:
     """Return the buffers that are not only other values: what forward has made or replaced, in the saved state or here.
 
@@ -170,7 +168,7 @@ def _buffers_to_set(
     return buffers
 
 
-def _set_buffers(step: Step, buffers: Mapping[str, Tensor | None]) -> None:
+def _set_buffers(step: SavedStep, buffers: Mapping[str, Tensor | None]) -> None:
     """Put buffers in place of others, where nothing was, or nothing where one was."""
     for name, saved in buffers.items():
         owner = step.model.get_submodule(_owner(name))

@@ -477,7 +477,7 @@ class Step:
         self.inputs.require_unchanged()
         try:
             if self._is_split(window):
-                window = self.padding.settled(self, window)
+                window = self.splittable(window)
             with phase("techniques"):
                 if self._changes_windows:
                     window = self.transformed(window)
@@ -489,6 +489,10 @@ class Step:
         except BaseException:
             self._undo(buffers)
             raise
+
+    def splittable(self, window: Batch) -> Batch:
+        """Return the window as its micro-batches are to be made from it: with its padding where that is not known to be cut rightly; all ranks call it."""
+        return self.padding.settled(self, window)
 
     def _is_split(self, window: Batch) -> bool:
         """Return whether rows of the window may be selected: for micro-batches, by techniques or beside other ranks."""

@@ -13,11 +13,10 @@ from snugfit.core.loss_terms import Loss
 from snugfit.core.losses import couples_rows, of_answers
 from snugfit.kit.preference_losses import WINDOW_SUMS
 from snugfit.step.compute import WindowCompute
+from snugfit.step.step_views import WindowStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from snugfit.step.step import Step
 
     Forward = Callable[[nn.Module, Any], Any]
 
@@ -28,7 +27,7 @@ def asks_for_sums(loss: Loss, forward: Forward | None) -> bool:
 
 
 @torch.no_grad()
-def with_window_sums(step: Step, window: Batch, forward: Any) -> Batch:
+def with_window_sums(step: WindowStep, window: Batch, forward: Any) -> Batch:
     """Return the window with the sums of `forward.window_terms` over its rows on all ranks, in each of its rows.
 
     Nothing random is drawn, and buffers stay. All ranks call this for the same windows.

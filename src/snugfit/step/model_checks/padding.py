@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,12 +13,9 @@ from snugfit.core.scalar_reads import is_fake, read
 from snugfit.core.tree import leaves
 from snugfit.kit.module_outputs import Outputs
 from snugfit.step.model_checks.traceless import FAILURES, losses_of_rows, relative_distance
+from snugfit.step.step_views import PaddedStep
 from snugfit.system.memory import is_out_of_memory
 from snugfit.system.user_objects import describe
-
-if TYPE_CHECKING:
-    from snugfit.step.step import Step
-
 
 _NO_ROW = 1 << 62
 """The length of the shortest row where there is none."""
@@ -56,7 +53,7 @@ class Padding:
         self.message = ""
         """The decision and its reason in a sentence; empty before it is made here."""
 
-    def settled(self, step: Step, window: Batch) -> Batch:
+    def settled(self, step: PaddedStep, window: Batch) -> Batch:
         """Return the window as its micro-batches are to be made from it: marked as not to be cut where that is not known to be right.
 
         All ranks call this for the same windows.
@@ -78,7 +75,7 @@ class Padding:
         """Return the window as far as it is decided: one of which nothing is known keeps its padding."""
         return window if self.cut or not window.padded else replace(window, padded=0)
 
-    def _decide(self, step: Step, window: Batch, lengths: tuple[int, ...], width: int) -> None:
+    def _decide(self, step: PaddedStep, window: Batch, lengths: tuple[int, ...], width: int) -> None:
         """Compare the shortest row and one of middle length with and without padding to `width`."""
         order = sorted(range(window.rows), key=lambda row: lengths[row])
         copies = 1 if step.micro_batch == 1 else 2  # some models cannot take a single row
@@ -111,13 +108,13 @@ class Padding:
             self.cut = state["cut"]
 
 
-def _is_stock(step: Step) -> bool:
+def _is_stock(step: PaddedStep) -> bool:
     """Return whether the model is a class of transformers that gets its batches as they are: those go by their attention_mask."""
     names = [each.__module__.partition(".")[0] for each in type(step.model).__mro__]
     return "transformers" in names and not step.has_own_forward
 
 
-def _compared(step: Step, short: Batch, long: Batch) -> Finding:
+def _compared(step: PaddedStep, short: Batch, long: Batch) -> Finding:
     """Compare the outputs of all modules and the losses of the same rows with less and with more padding; without dropout."""
     which = "with their padding"
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from snugfit.kit.autocast import casting_anew
 from snugfit.kit.module_outputs import Outputs, outputs_recorded
 from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.step.evaluate import eval_mode
+from snugfit.step.step_views import ForwardStep
 from snugfit.system.tolerances import allowed_rounding, in_float64
 
 FAILURES = (
@@ -30,13 +30,10 @@ FAILURES = (
 )
 """The errors of a model or a loss that cannot do what is tried; training itself will say what is wrong, if anything is."""
 
-if TYPE_CHECKING:
-    from snugfit.step.step import Step
-
 
 @torch.no_grad()
 def losses_of_rows(
-    step: Step, batch: Batch, *, outputs: bool = False
+    step: ForwardStep, batch: Batch, *, outputs: bool = False
 ) -> tuple[tuple[Tensor, Tensor], float, Outputs]:
     """Compute the user's own loss in eval mode, so without dropout, and with batch norm's averages.
 
