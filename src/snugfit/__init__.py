@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from snugfit.recipe import load_recipe as load_recipe
     from snugfit.run.from_python import plan as plan
     from snugfit.run.from_python import train as train
-    from snugfit.run.trained_model import TrainedModel as TrainedModel
     from snugfit.run.trained_model import load as load
     from snugfit.run.training.result import RunResult as RunResult
+    from snugfit.run.training.result import TrainedModel as TrainedModel
     from snugfit.step.metrics.metrics_over_all import over_all_rows as over_all_rows
     from snugfit.step.step import Step as Step
     from snugfit.step.step import StepResult as StepResult
@@ -54,7 +54,7 @@ _HOMES = {
     "StepResult": "snugfit.step.step",
     "Stream": "snugfit.data.stream",
     "Technique": "snugfit.core.technique",
-    "TrainedModel": "snugfit.run.trained_model",
+    "TrainedModel": "snugfit.run.training.result",
     "TrainingFailed": "snugfit.errors",
     "UserError": "snugfit.errors",
     "certify": "snugfit.tools.certify.door",

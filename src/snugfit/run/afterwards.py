@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from snugfit.data.report import has_epochs
 from snugfit.errors import RunFolderError
 from snugfit.models.bundle import find_bundle, has_own_architecture, load_bundle
-from snugfit.run.trained_model import TrainedModel, with_own
+from snugfit.run.trained_model import with_own
+from snugfit.run.training.result import TrainedModel
 from snugfit.tasks import known
 
 if TYPE_CHECKING:

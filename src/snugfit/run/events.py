@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from snugfit.errors import RunFolderError, UserError
 from snugfit.report.story import Story, read_story, story_of
@@ -19,6 +19,12 @@ from snugfit.tracking.spool import Event, Spool, read_events, worked_seconds
 
 Display = Callable[[dict[str, Any]], None]
 """Sees every event of the spool; changes nothing."""
+
+
+class Emit(Protocol):
+    """The receivers of a run's events: the spool and the screen."""
+
+    def __call__(self, kind: str, /, **fields: Any) -> None: ...
 
 
 _BEGINNING = ("update", "skipped", "resume", "evaluation", "checkpoint")

@@ -24,8 +24,7 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import DOING
 from snugfit.run.spec import RunSpec, TimeLimit
 from snugfit.run.training.assemble import assemble
-from snugfit.run.training.best import BestInMemory
-from snugfit.run.training.result import SaveBest
+from snugfit.run.training.best import BestInMemory, SaveBest
 from snugfit.run.training.stop_requests import StopRequest
 from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy

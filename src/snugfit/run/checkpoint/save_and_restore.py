@@ -4,35 +4,75 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
+from snugfit.core.job import Job, MicroBatch
 from snugfit.core.progress import Progress
+from snugfit.core.technique import Stateful
+from snugfit.data.loader import Loader
 from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
 from snugfit.kit.phases import phase
 from snugfit.kit.serialize import Packed, pack
-from snugfit.results.run_folder import checkpoints_in
+from snugfit.results.run_folder import RunFolder, checkpoints_in
 from snugfit.run.checkpoint import checkpoint_files, sharded_files
 from snugfit.run.checkpoint.host_copy import Snapshot
+from snugfit.run.events import Emit
 from snugfit.run.identity.identity import VERSION, batch_norm_identity, check_identity
 from snugfit.step.state import state_like
+from snugfit.step.step import Step
 from snugfit.strategies.agreement import agreed
 
-if TYPE_CHECKING:
-    from snugfit.results.run_folder import RunFolder
-    from snugfit.run.training.loop import Training
-
-
 _TECHNIQUES = "techniques/"
+
+
+class KeptNumbers(Protocol):
+    """Numbers that go on where a checkpoint has left them."""
+
+    def state(self) -> list[float]:
+        """Return what a checkpoint keeps."""
+        ...
+
+    def load(self, state: Sequence[float]) -> None:
+        """Go on from what a checkpoint has kept."""
+        ...
+
+
+class SavedTraining(Protocol):
+    """A training, to what saves it and takes it up again."""
+
+    job: Job
+    step: Step
+    loader: Loader
+    planned: MicroBatch
+    last_metrics: dict[str, float]
+    identity: Mapping[str, Any]
+    description: Mapping[str, Any]
+    accept_changes: Sequence[str]
+    emit: Emit
+
+    @property
+    def watch(self) -> Stateful:
+        """Return the evaluations so far."""
+        ...
+
+    @property
+    def train_loss(self) -> KeptNumbers:
+        """Return the mean loss since the last evaluation."""
+        ...
+
+    def hooked(self, name: str, seen: Any) -> None:
+        """Call a hook of the user's."""
+        ...
 
 
 @dataclass
@@ -91,7 +131,7 @@ class Saving:
     that would have to write too.
     """
 
-    def __init__(self, training: Training, folder: RunFolder) -> None:
+    def __init__(self, training: SavedTraining, folder: RunFolder) -> None:
         self._training, self._folder = training, folder
         self._strategy = training.step.strategy
         # what a thread writes is a copy
@@ -220,7 +260,7 @@ class Saving:
         checkpoint_files.write(final, packed, self._training.job.checkpoint.keep, self._strategy, self._group)
 
 
-def parts_of(training: Training) -> dict[str, Any]:
+def parts_of(training: SavedTraining) -> dict[str, Any]:
     """Return what a checkpoint holds, by file; live tensors."""
     state = training.step.state_dict()
     return {
@@ -232,7 +272,7 @@ def parts_of(training: Training) -> dict[str, Any]:
             "last_metrics": training.last_metrics,
             "train_loss": training.train_loss.state(),
             "stream": _stream_position(training),
-            "identity": {**training.identity, **batch_norm_identity(training, training.step.micro_batch)},
+            "identity": {**training.identity, **_batch_norm(training, training.step.micro_batch)},
             "identity_version": VERSION,
             "description": dict(training.description),
         },
@@ -240,7 +280,7 @@ def parts_of(training: Training) -> dict[str, Any]:
     }
 
 
-def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> list[str]:
+def take(training: SavedTraining, parts: Mapping[str, Any], compare: bool = True) -> list[str]:
     """Go on from what a checkpoint holds; returns sentences on what differs and is accepted, and on what could not be compared.
 
     Raises:
@@ -249,7 +289,7 @@ def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> 
     """
     run, step = parts["run"], training.step
     micro_batch = _micro_batch(training, run["micro_batch"])
-    own = {**training.identity, **batch_norm_identity(training, micro_batch)}
+    own = {**training.identity, **_batch_norm(training, micro_batch)}
     notes: list[str] = []
     if compare:
         with agreed():
@@ -269,14 +309,20 @@ def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> 
     return notes
 
 
-def _stream_position(training: Training) -> list[Any] | None:
+def _batch_norm(training: SavedTraining, micro_batch: int | None) -> dict[str, Any]:
+    """Return in what parts batch norm sees a window, which is a part of the run's identity."""
+    train, loader = training.job.train, training.loader
+    return batch_norm_identity(training.step, train, loader, training.planned, micro_batch)
+
+
+def _stream_position(training: SavedTraining) -> list[Any] | None:
     """Return how far a stream has been read until now; None where that is not known, or nothing is streamed."""
     examples = training.loader.order.cuts.examples_after(training.step.progress.windows)
     position = training.loader.stream_position(examples)
     return None if position is None else list(position)
 
 
-def _go_on_reading(training: Training, run: Mapping[str, Any]) -> None:
+def _go_on_reading(training: SavedTraining, run: Mapping[str, Any]) -> None:
     """Go on with a stream where a run was, and see that it gives the rows again that the run was trained on.
 
     Raises:
@@ -289,7 +335,7 @@ def _go_on_reading(training: Training, run: Mapping[str, Any]) -> None:
     stream.go_on(training.loader.order.cuts.examples_after(windows), saved)
 
 
-def _micro_batch(training: Training, saved: Mapping[str, Any]) -> int | None:
+def _micro_batch(training: SavedTraining, saved: Mapping[str, Any]) -> int | None:
     """Return the micro-batch to go on in: what it had come to, unless another plan was made."""
     own, used = training.step.micro_batch, saved["used"]
     if saved["planned"] != training.planned or used is None:

@@ -12,14 +12,14 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 from snugfit.core.entry import is_ours
-from snugfit.core.job import AUTO
+from snugfit.core.job import AUTO, MicroBatch, Train
 from snugfit.core.loss_terms import Loss
 from snugfit.core.losses import LOSSES
 from snugfit.core.technique import Technique
@@ -28,13 +28,11 @@ from snugfit.data.sources import by_present_paths
 from snugfit.errors import RunFolderError, SaidElsewhere, SettingError, SnugfitError, nearest
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.run.identity.source_code import NAME, code_of, code_of_classes, module_lines, name_of
+from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.system.digest import NO_DIGEST, digest, digest_of_settings
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find
-
-if TYPE_CHECKING:
-    from snugfit.run.training.loop import Training
 
 VERSION = 2
 """The way in which identities are made; a checkpoint that says none is of version 1, which noted code by its text, not its syntax."""
@@ -224,18 +222,21 @@ def _read(rows: _Rows, places: Sequence[int], num_workers: int) -> Iterator[str]
         del read
 
 
-def batch_norm_identity(training: Training, micro_batch: int | None) -> dict[str, Any]:
+def batch_norm_identity(
+    step: Step, train: Train, loader: Loader, planned: MicroBatch, micro_batch: int | None
+) -> dict[str, Any]:
     """Return in what parts batch norm sees a window, which decides updates then; nothing for a model without it.
 
     Args:
+        planned: the micro-batch that was asked for.
         micro_batch: of the step; None for the window whole, or for what a plan of "auto" has yet to find.
     """
-    if not has_batch_norm(training.step.model):
+    if not has_batch_norm(step.model):
         return {}
-    ranks = training.step.strategy.world_size
-    shown: int | str | None = AUTO if training.planned == AUTO else "whole window"
+    ranks = step.strategy.world_size
+    shown: int | str | None = AUTO if planned == AUTO else "whole window"
     if micro_batch is not None:
-        rows = training.job.train.most_examples or len(training.loader.order.largest_window())
+        rows = train.most_examples or len(loader.order.largest_window())
         shown = micro_batch if micro_batch < -(-rows // ranks) else "whole window"
     return {BATCH_NORM: {"micro_batch": shown, "ranks": ranks}}
 

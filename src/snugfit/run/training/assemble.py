@@ -16,7 +16,7 @@ from snugfit.data.order import training_order
 from snugfit.errors import SettingError
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.events import DOING, warnings_as_events
+from snugfit.run.events import DOING, Emit, warnings_as_events
 from snugfit.run.identity.identity import (
     DETERMINISTIC,
     as_plain,
@@ -27,9 +27,8 @@ from snugfit.run.identity.identity import (
     model_identity,
     techniques_identity,
 )
-from snugfit.run.training.best import check_models
+from snugfit.run.training.best import SaveBest, check_models
 from snugfit.run.training.loop import Training
-from snugfit.run.training.result import Emit, SaveBest
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics.metric import (
     AnyMetric,

@@ -9,11 +9,11 @@ import copy
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from snugfit.core.composition import RAW
 from snugfit.core.job import Job, StopWhen
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from snugfit.results.run_folder import RunFolder
-    from snugfit.run.training.loop import Training
-    from snugfit.run.training.result import SaveBest
+    from snugfit.run.events import Emit
+    from snugfit.step.step import Step
 
 
 Standing = tuple[int | None, dict[str, float], str]
@@ -187,6 +187,28 @@ def _gain(value: float, before: float, higher: bool) -> float:
     return value - before if higher else before - value
 
 
+class SaveBest(Protocol):
+    """Puts a model and what describes it where the best one is; `trained` is the one it was exported from."""
+
+    def __call__(
+        self, model: nn.Module, description: Mapping[str, Any], /, *, trained: nn.Module
+    ) -> None: ...
+
+
+class WatchedTraining(Protocol):
+    """A training, to what keeps its best models."""
+
+    job: Job
+    step: Step
+    folder: RunFolder | None
+    watch: Watch
+    monitor: tuple[str, bool]
+    save_best: SaveBest
+    save_at: Callable[[Path], SaveBest] | None
+    emit: Emit
+    deterministic: bool
+
+
 class BestInMemory:
     """The best model so far in host memory, where a run writes nothing."""
 
@@ -202,7 +224,7 @@ class BestInMemory:
         self.model, self.description = delivered.cpu().eval(), dict(description)
 
 
-def save_best(training: Training, metrics: Mapping[str, float]) -> bool:
+def save_best(training: WatchedTraining, metrics: Mapping[str, float]) -> bool:
     """Write the model as it is delivered; all ranks call it.
 
     Where the disk does not take it, the run says so and goes on: what is in `best/` stays the best, the watch keeps as `owed` what should
@@ -236,14 +258,14 @@ def save_best(training: Training, metrics: Mapping[str, float]) -> bool:
     return problem is None
 
 
-def owed_now(training: Training) -> str | None:
+def owed_now(training: WatchedTraining) -> str | None:
     """Return why the best model is not in `best/`, where its weights are those of this moment."""
     owed = training.watch.owed
     here = owed is not None and owed["window"] == training.step.progress.windows
     return owed["problem"] if owed is not None and here else None
 
 
-def write_model(training: Training, metrics: Mapping[str, float], save: SaveBest) -> str | None:
+def write_model(training: WatchedTraining, metrics: Mapping[str, float], save: SaveBest) -> str | None:
     """Write the model as it is delivered; all ranks call it. What went wrong with the disk, the same on all of them, or None."""
     step, problem = training.step, None
     seams, folder = step.seams, training.folder
@@ -295,7 +317,7 @@ def check_models(job: Job, folder: RunFolder | None, *, validated: bool) -> None
         )
 
 
-def keep_models(training: Training, metrics: Mapping[str, float], *, best: bool) -> None:
+def keep_models(training: WatchedTraining, metrics: Mapping[str, float], *, best: bool) -> None:
     """Keep the model of the last evaluation beside the best one where it is to be, and remove those that no longer are; all ranks call it.
 
     Which are to be kept is known from the evaluations so far, which are part of every checkpoint: a run that goes on keeps the same.
@@ -329,7 +351,7 @@ def keep_models(training: Training, metrics: Mapping[str, float], *, best: bool)
         training.emit("warning", message=f"{problem} The training goes on without that model.")
 
 
-def _is_wanted(training: Training) -> bool:
+def _is_wanted(training: WatchedTraining) -> bool:
     """Return whether the user's function chooses the last evaluation. The first rank decides for all, as about the end of a run."""
     strategy = training.step.strategy
     with agreed():
@@ -338,7 +360,7 @@ def _is_wanted(training: Training) -> bool:
     return of_first
 
 
-def _asked(training: Training) -> bool:
+def _asked(training: WatchedTraining) -> bool:
     keep_when = training.job.evaluate.keep_when
     assert callable(keep_when)
     try:

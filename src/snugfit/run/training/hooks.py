@@ -10,7 +10,7 @@ from torch import Tensor
 from snugfit.core.job import Hook, Hooks
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.errors import TrainingFailed
-from snugfit.run.training.result import Emit
+from snugfit.run.events import Emit
 from snugfit.step.evaluate import preserved_modes
 from snugfit.step.step import Step
 from snugfit.system.user_objects import describe

@@ -22,11 +22,11 @@ from snugfit.results.run_folder import DETAILS, RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.save_and_restore import Saving
 from snugfit.run.checkpoint.unsaved import Unsaved
-from snugfit.run.events import DOING
-from snugfit.run.training.best import Watch, keep_models, owed_now, save_best
+from snugfit.run.events import DOING, Emit
+from snugfit.run.training.best import SaveBest, Watch, keep_models, owed_now, save_best
 from snugfit.run.training.hooks import HookCalls
 from snugfit.run.training.non_finite import Refusal, judge
-from snugfit.run.training.result import Emit, RunResult, SaveBest
+from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
 from snugfit.run.training.update_events import TAKEN, UpdateEvents
 from snugfit.run.training.validation_details import ValidationDetails
@@ -430,7 +430,7 @@ class Training:
             logged = self.hooks.call("on_update", result, taken=(*TAKEN, *result.metrics))
         self._update_events.update(result, self.epoch, window.total / seconds, logged)
         if not result.applied:
-            return judge(self, result, window)
+            return judge(self, result, window, self.saving.any)
         if progress.windows > max(watch.banned, default=0):
             watch.refused_in_a_row = 0
         return None

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from snugfit.core.batch import Batch
+from snugfit.core.job import Job
 from snugfit.core.loss_scale import SMALLEST
 from snugfit.core.technique import RollBack
+from snugfit.data.loader import Loader
 from snugfit.errors import RunFolderError, TrainingFailed
+from snugfit.results.run_folder import RunFolder
+from snugfit.run.events import Emit
+from snugfit.run.training.best import Watch
 from snugfit.run.training.culprit import find_culprit, keep_window
-from snugfit.step.step import StepResult
-
-if TYPE_CHECKING:
-    from snugfit.run.training.loop import Training
+from snugfit.step.step import Step, StepResult
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,24 @@ class Refusal:
     roll_back: bool
 
 
-def judge(training: Training, result: StepResult, window: Batch) -> Refusal | None:
+class JudgedTraining(Protocol):
+    """A training, to the policies for a window that makes no update."""
+
+    job: Job
+    step: Step
+    loader: Loader
+    folder: RunFolder | None
+    watch: Watch
+    emit: Emit
+
+
+def judge(
+    training: JudgedTraining, result: StepResult, window: Batch, can_go_back: Callable[[], bool]
+) -> Refusal | None:
     """Say why the window made no update, and what the policy wants done about it; None to go on.
 
+    Args:
+        can_go_back: whether there is a checkpoint to go back to; all ranks call it.
     Raises:
         TrainingFailed: weights have moved all the same, and the run cannot go back.
     """
@@ -55,7 +73,7 @@ def judge(training: Training, result: StepResult, window: Batch) -> Refusal | No
         if damaged:
             raise TrainingFailed(ended)  # at once, before these weights are saved
         return Refusal(ended, roll_back=False)
-    if policy == "roll_back" and training.saving.any():
+    if policy == "roll_back" and can_go_back():
         return Refusal(reason, roll_back=True)
     if damaged:
         raise TrainingFailed(
@@ -79,7 +97,7 @@ def _harmless(result: StepResult) -> str | None:
     return None
 
 
-def _reason(training: Training, result: StepResult, window: Batch) -> str:
+def _reason(training: JudgedTraining, result: StepResult, window: Batch) -> str:
     if result.refusal is None:
         culprit = find_culprit(training.step, window, training.loader.origins)
         reason = f"loss {result.loss:.4g}: not finite, first in {culprit}"

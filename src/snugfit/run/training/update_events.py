@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from snugfit.core.scalar_reads import read_scalars_later
-from snugfit.run.training.result import Emit
+from snugfit.run.events import Emit
 from snugfit.step.micro_batching import Replan, describe
 from snugfit.step.step import Step, StepResult
 from snugfit.system.device_copies import COPIES_BESIDE

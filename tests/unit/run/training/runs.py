@@ -20,8 +20,9 @@ from snugfit.models.bundle import save_bundle
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import Events, Silent
 from snugfit.run.training.assemble import assemble
+from snugfit.run.training.best import SaveBest
 from snugfit.run.training.loop import Training
-from snugfit.run.training.result import RunResult, SaveBest
+from snugfit.run.training.result import RunResult
 from snugfit.step.build import Material
 from snugfit.strategies.base import Strategy
 from snugfit.techniques.learning.sgd import SGD
