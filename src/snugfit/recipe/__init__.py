@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from snugfit.recipe.data_section import COLUMNS as COLUMNS
     from snugfit.recipe.declarations import Recipe as Recipe
     from snugfit.recipe.load import load_recipe as load_recipe
     from snugfit.recipe.overrides import is_override as is_override
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from snugfit.recipe.setting_places import located as located
 
 _HOMES = {
-    "COLUMNS": "data_section",
     "Recipe": "declarations",
     "is_override": "overrides",
     "json_schema": "schema",

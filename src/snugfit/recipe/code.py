@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from snugfit.recipe.data_section import COLUMNS
 from snugfit.system.code_consent import named_code
 from snugfit.tasks import find
+from snugfit.tasks.data_section import COLUMNS
 
 if TYPE_CHECKING:
     from snugfit.recipe.declarations import Recipe

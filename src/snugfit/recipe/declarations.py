@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -19,10 +19,10 @@ from snugfit.core.job import (
 )
 from snugfit.core.settings import Bound, Count, Section, setting, wanted
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
-from snugfit.recipe.data_section import SIZE, Data
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
 from snugfit.system.user_objects import PYTHON_PATH
 from snugfit.tasks import discover, find, text_classification
+from snugfit.tasks.data_section import SIZE, Data
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
@@ -273,6 +273,10 @@ class Recipe(Section):
         numerics = () if precision is None or isinstance(precision, str) else (precision,)
         schedule = () if self.schedule is None else (self.schedule,)
         return (self.optimizer, *schedule, *numerics, *self.techniques)
+
+    def without_validation(self) -> Recipe:
+        """Return the recipe without `data.validation`, so that all its rows are there to train on."""
+        return replace(self, data=replace(self.data, validation=None))
 
     @property
     def code(self) -> dict[str, str]:

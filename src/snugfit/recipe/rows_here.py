@@ -10,11 +10,11 @@ from snugfit.data.named_sources import Sources
 from snugfit.data.sources import RowSource, read_beginning
 from snugfit.errors import DataError, SettingError
 from snugfit.models.folders import CONFIG_PREFIX, most_tokens
-from snugfit.recipe.data_section import Data
 from snugfit.recipe.declarations import Recipe
 from snugfit.recipe.strict_yaml import Places
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find
+from snugfit.tasks.data_section import Data
 
 _OF_FILES = ("pictures", "sounds", "masks")
 """Kinds of models whose rows may be a folder of files."""

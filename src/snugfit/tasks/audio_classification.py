@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from snugfit.data.sounds.sound_format import SoundFormat
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _LABELS = ("label", "labels", "class", "category", "target", "y")
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.files.labelled_files import collate
     from snugfit.data.sounds.feature_cache import FeatureCache
     from snugfit.data.sounds.labelled_sounds import SoundSettings, load_sounds
@@ -82,7 +82,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     )
 
 
-def _check_features(recipe: Recipe, sound_format: SoundFormat, of: str) -> None:
+def _check_features(recipe: TaskRecipe, sound_format: SoundFormat, of: str) -> None:
     """See that the model takes what its feature extractor makes.
 
     Raises:
@@ -136,7 +136,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     )
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     from snugfit.data.files.path_rows import rows_of_files
     from snugfit.data.sounds.sound_files import SOUND_FILES
 

@@ -32,7 +32,7 @@ from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _SAMPLE = """\
 A bird in the hand is worth two in the bush. Actions speak louder than words. All that glitters is not gold.
@@ -48,7 +48,7 @@ An apple a day keeps the doctor away. Beggars cannot be choosers. Curiosity kill
 """
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.causal import CausalSettings, load_causal
 
     tokenizer = tokenizer_of(recipe)

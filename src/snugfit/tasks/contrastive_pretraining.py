@@ -24,13 +24,13 @@ from snugfit.tasks.task_card import Card
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _WIDTH = 64
 """Of the projection that the loss compares."""
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.pictures.picture_pairs import collate_pairs, load_picture_pairs
     from snugfit.models.huggingface import PICTURES, load_classifier
     from snugfit.models.pair_encoder import FEATURES, PairEncoder
@@ -51,7 +51,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     return encoder_inference(meta, CARD.name, "the projection that its loss compares")
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     return read_picture_rows(recipe, None)
 
 

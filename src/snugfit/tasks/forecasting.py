@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from snugfit.data.series.series_windows import SeriesWindows
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 NETWORKS = ("tide",)
 _STEPS = "steps"
@@ -49,7 +49,7 @@ _NO_REPEATS = 0.95
 """Share of rows with a time of their own in their series, from which the others are mistakes."""
 
 
-def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> Task:
     from snugfit.data.series.forecasting import ForecastSettings, load_series
     from snugfit.data.series.series_windows import collate
     from snugfit.data.series.time_series import SeriesColumns
@@ -146,7 +146,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     )
 
 
-def _refuse_folds(_recipe: Recipe) -> Part:
+def _refuse_folds(_recipe: TaskRecipe) -> Part:
     raise SettingError(
         "task",
         f"{CARD.name} is learned from the past, and folds that are drawn at random hold out steps before those to train on",

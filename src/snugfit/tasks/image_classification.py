@@ -22,12 +22,12 @@ from snugfit.units import counted
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _LABELS = ("label", "labels", "class", "category", "target", "y")
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     return labelled_picture_task(recipe, empty, keep)
 
 
@@ -40,7 +40,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     return replace(use, loss=cross_entropy, metrics=CARD.metrics)
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     return read_picture_rows(recipe, recipe.data.label)
 
 

@@ -33,7 +33,7 @@ from snugfit.units import counted
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _OWN = ("completion", "format", "scored", "template", "too_long")
 """Settings of `data` that no other task reads."""
@@ -43,7 +43,7 @@ _CONTEXTS = ("input", "context", "passage")
 _COMPLETIONS = ("completion", "response", "output", "answer", "solution", "target")
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.instruct import InstructSettings, load_instruct
 
     tokenizer = tokenizer_of(recipe)
@@ -62,7 +62,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     return replace(task, meta={**task.meta, **scored}, asked=data.asked)
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     from snugfit.data.columns import check_columns
     from snugfit.data.sources import read_table
     from snugfit.data.texts.conversations import (

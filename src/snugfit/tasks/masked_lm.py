@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from snugfit.data.texts.masked import MaskedTexts
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _LIKELIEST = 5
 """Tokens that are told for each mask."""
@@ -56,7 +56,7 @@ _SAMPLE = """\
 _EXAMPLE_ROWS = 8
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.marked_example import marked_parts
     from snugfit.data.texts.masked import PROBABILITY, MaskedSettings, load_masked
     from snugfit.models.huggingface import load_masked_lm
@@ -96,7 +96,7 @@ def _gaps(texts: MaskedTexts, columns: Sequence[str], tokenizer: Any) -> list[di
     return rows
 
 
-def _load_empty(recipe: Recipe, name: str) -> nn.Module:
+def _load_empty(recipe: TaskRecipe, name: str) -> nn.Module:
     from snugfit.models.huggingface import load_masked_lm
 
     model: nn.Module = load_masked_lm(name, folder=recipe.folder, empty=True).model

@@ -24,14 +24,14 @@ from snugfit.tasks.task_card import Card
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 
 _KINDS = ("vit", "deit")
 """Models of transformers that take a token in place of a patch, and whose classifiers read the first token."""
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.pictures.masked_pictures import (
         PROBABILITY,
         Squares,
@@ -63,7 +63,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     return encoder_inference(meta, CARD.name, "the layer that draws what is hidden")
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     return read_picture_rows(recipe, None)
 
 

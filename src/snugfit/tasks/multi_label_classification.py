@@ -25,7 +25,7 @@ from snugfit.units import counted
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _SAMPLE = """\
 {"text": "The parcel came late and half of it was missing", "labels": ["delivery", "complaint"]}
@@ -39,7 +39,7 @@ _SAMPLE = """\
 """
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.step.metrics.label_metrics import label_set_metrics
 
     meta, metrics = label_meta(recipe.data), label_set_metrics(recipe.data.threshold)
@@ -55,7 +55,7 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     return of_label_sets(use, meta, CARD.metrics)
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     from snugfit.data.usable_rows import read_part
 
     data, sets = recipe.data, label_sets_of(recipe.data)

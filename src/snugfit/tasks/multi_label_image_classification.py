@@ -23,13 +23,13 @@ from snugfit.units import counted
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _BEFORE_CLASSES = 0.1
 """What is added to the score of labels: joined labels look like names of classes too."""
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.step.metrics.label_metrics import label_set_metrics
 
     meta, metrics = label_meta(recipe.data), label_set_metrics(recipe.data.threshold)
@@ -45,7 +45,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     return of_label_sets(use, meta, CARD.metrics)
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     return read_picture_rows(recipe, label_sets_of(recipe.data))
 
 

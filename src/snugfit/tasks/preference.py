@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.preference_losses import PreferenceLoss
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
     from snugfit.step.build import Material
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _OWN = ("completion", "answers", "label", "template", "too_long")
 """Settings of `data` that it reads besides those of all texts."""
@@ -43,7 +43,7 @@ _PROMPTS = ("prompt", "question", "instruction", "query", "input")
 _COMPLETIONS = ("completion", "response", "answer", "output")
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.preferences import PreferenceSettings, load_preferences
     from snugfit.step.metrics.answer_scores import AnswerScores
 
@@ -74,7 +74,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     )
 
 
-def _assume(recipe: Recipe, material: Material) -> Material:
+def _assume(recipe: TaskRecipe, material: Material) -> Material:
     """Return the material of a plan: rows of two sequences, each as long as a text may be."""
     from snugfit.data.assumed import assumed_pairs
     from snugfit.data.texts.preferences import PadPairs
@@ -96,7 +96,7 @@ def _assume(recipe: Recipe, material: Material) -> Material:
     )
 
 
-def _check_stream(recipe: Recipe, loss: PreferenceLoss) -> None:
+def _check_stream(recipe: TaskRecipe, loss: PreferenceLoss) -> None:
     """Refuse a stream where the recipe says already that no adapters can be switched off to have the first model.
 
     Raises:
@@ -111,7 +111,7 @@ def _check_stream(recipe: Recipe, loss: PreferenceLoss) -> None:
         raise not_of_streams()
 
 
-def _loss(recipe: Recipe) -> PreferenceLoss:
+def _loss(recipe: TaskRecipe) -> PreferenceLoss:
     """Return the recipe's loss with its settings.
 
     Raises:
@@ -139,7 +139,7 @@ def _loss(recipe: Recipe) -> PreferenceLoss:
     )
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     from snugfit.data.sources import read_table
     from snugfit.data.texts.preferences import labelled_of, pair_of, prompt_columns
     from snugfit.data.usable_rows import part_of_contents

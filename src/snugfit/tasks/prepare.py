@@ -19,13 +19,13 @@ from snugfit.tasks.task import Task, loss_of
 
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 Sides = tuple[Sequence[int], Sequence[int]]
 """Places of the rows to train on, and of those to validate on."""
 
 
-def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None) -> Task:
+def prepare(recipe: TaskRecipe, *, empty: bool = False, keep: KeepPart | None = None) -> Task:
     """Load and check the recipe's data, then its model.
 
     Args:
@@ -56,7 +56,7 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
     return replace(task, material=replace(task.material, class_counts=task.class_counts, class_names=names))
 
 
-def _check_pictures(recipe: Recipe) -> None:
+def _check_pictures(recipe: TaskRecipe) -> None:
     """Refuse a technique that changes pictures where the task has none for it.
 
     Raises:
@@ -74,12 +74,12 @@ def _check_pictures(recipe: Recipe) -> None:
         )
 
 
-def prepare_sides(recipe: Recipe, sides: Sides) -> Task:
+def prepare_sides(recipe: TaskRecipe, sides: Sides) -> Task:
     """Return what a recipe trains of its own Python data, with one part of the rows to train on and another to validate on."""
     from torch.utils.data import Subset
 
     training, validation = sides
-    task = prepare(replace(recipe, data=replace(recipe.data, validation=None)))
+    task = prepare(recipe.without_validation())
     whole = task.material.train
     material = replace(task.material, train=Subset(whole, training), validation=Subset(whole, validation))
     digest = hashlib.sha256(json.dumps([list(training), list(validation)]).encode()).hexdigest()
@@ -91,7 +91,7 @@ def prepare_sides(recipe: Recipe, sides: Sides) -> Task:
     )
 
 
-def lacking(recipe: Recipe) -> str | None:
+def lacking(recipe: TaskRecipe) -> str | None:
     """Return what a plan has to do without, in words: the file of training rows, or the tokenizer; None where both are there."""
     from snugfit.models.folders import has_tokenizer
     from snugfit.models.hub import resolve
@@ -110,7 +110,7 @@ def lacking(recipe: Recipe) -> str | None:
     return None
 
 
-def prepare_assumed(recipe: Recipe) -> Task:
+def prepare_assumed(recipe: TaskRecipe) -> Task:
     """Return the model without weights, and examples of `data.max_length` tokens in place of the recipe's own: for a plan alone.
 
     Raises:

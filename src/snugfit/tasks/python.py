@@ -18,10 +18,10 @@ from snugfit.tasks.task_card import Card
 if TYPE_CHECKING:
     from snugfit.data.examples import Examples
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 
-def training_rows(recipe: Recipe) -> Any:
+def training_rows(recipe: TaskRecipe) -> Any:
     """Return all rows of a Python recipe's `data.train`.
 
     Raises:
@@ -38,7 +38,7 @@ def training_rows(recipe: Recipe) -> Any:
     return rows
 
 
-def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> Task:
     """Prepare functions of the user's own: a model that a function makes is whole, so that there is no part of it to keep."""
     from snugfit.data.stream import counted, streamed
     from snugfit.kit.default_loss import loss_message
@@ -177,7 +177,7 @@ def _classes(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
     return [{**named, **row} for named, row in zip(classes, rows, strict=True)]
 
 
-def _rows(recipe: Recipe, setting: str, spec: str) -> Any:
+def _rows(recipe: TaskRecipe, setting: str, spec: str) -> Any:
     from snugfit.data.stream import as_stream, examples_of
 
     function = load_object(spec, setting=setting, folder=recipe.folder)

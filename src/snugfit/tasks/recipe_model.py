@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.models.huggingface import LoadedModel
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 
-def load_from(recipe: Recipe, load: Callable[..., LoadedModel], keep: KeepPart | None) -> LoadedModel:
+def load_from(recipe: TaskRecipe, load: Callable[..., LoadedModel], keep: KeepPart | None) -> LoadedModel:
     """Return the recipe's model, with the options of loading that the recipe has.
 
     Args:
@@ -47,7 +47,7 @@ def trained_already(loaded: LoadedModel, name: str) -> nn.Module:
     return model
 
 
-def source_files(recipe: Recipe) -> dict[str, dict[str, str]]:
+def source_files(recipe: TaskRecipe) -> dict[str, dict[str, str]]:
     """Return digests of the files of the recipe's model, and of models in folders that its techniques name, such as a teacher."""
     from snugfit.models.folders import model_files
     from snugfit.models.hub import resolve

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from snugfit.data.sources import RowSource
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class TrainingRows:
 
 
 def read_training_rows(
-    recipe: Recipe, encode: Callable[[Mapping[str, Any]], Any], collate: Callable[[list[Any]], Any]
+    recipe: TaskRecipe, encode: Callable[[Mapping[str, Any]], Any], collate: Callable[[list[Any]], Any]
 ) -> TrainingRows:
     """Read `data.train`, and what `data.validation` says: a file, or a share that is held out by the recipe's seed.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from snugfit.data.pictures.picture_format import PictureFormat
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 NETWORKS = ("unet",)
 MASK_COLUMNS = ("mask", "masks", "label", "seg", "segmentation", "annotation")
@@ -35,7 +35,7 @@ _AUXILIARY_WEIGHT = "auxiliary_weight"
 _EXAMPLE_ROWS = 5
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.examples import FILE
     from snugfit.data.pictures.masks import collate
     from snugfit.step.build import Material
@@ -81,7 +81,7 @@ class _Network:
     processor: Mapping[str, Any] | None = None
 
 
-def _own_network(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> _Network:
+def _own_network(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> _Network:
     """Return a network that is made for the masks.
 
     Raises:
@@ -111,7 +111,7 @@ def _own_network(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> _Networ
     )
 
 
-def _library_network(recipe: Recipe, empty: bool, keep: KeepPart | None) -> _Network:
+def _library_network(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> _Network:
     """Return a network of transformers or torchvision."""
     from snugfit.models.segmenter import Segmenter, auxiliary_weight
     from snugfit.tasks.common.picture_models import (
@@ -139,7 +139,7 @@ def _library_network(recipe: Recipe, empty: bool, keep: KeepPart | None) -> _Net
     )
 
 
-def _masks_of(recipe: Recipe, picture_format: PictureFormat) -> MaskData:
+def _masks_of(recipe: TaskRecipe, picture_format: PictureFormat) -> MaskData:
     from snugfit.data.pictures.mask_files import opened_mask
     from snugfit.data.pictures.masks import MaskSource, load_masks
     from snugfit.data.pictures.pixels import opened
@@ -165,7 +165,7 @@ def _masks_of(recipe: Recipe, picture_format: PictureFormat) -> MaskData:
     )
 
 
-def _loss(recipe: Recipe, auxiliary: float) -> str | Loss:
+def _loss(recipe: TaskRecipe, auxiliary: float) -> str | Loss:
     """Return the recipe's loss, with that of the auxiliary head where there is one."""
     from snugfit.kit.auxiliary_loss import WithAuxiliary
 
@@ -270,7 +270,7 @@ def _saved(prediction: Prediction, folder: Path, name: str) -> Prediction:
     return {_PREDICTION: file}
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     from snugfit.data.pictures.mask_files import opened_mask
     from snugfit.data.pictures.masks import read_masks
     from snugfit.tasks.common.picture_task import picture_cache_of

@@ -18,7 +18,7 @@ from snugfit.tasks.task_card import Card
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _ANCHORS = ("anchor", "query", "question", "text", "sentence", "sentence1", "sentence_a")
 _POSITIVES, _NEGATIVES = ("positive",), ("negative",)
@@ -32,7 +32,7 @@ _SAMPLE = """\
 """
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.text_pairs import PairSettings, load_pairs
     from snugfit.kit.text_embeddings import TextEmbeddings
     from snugfit.models.huggingface import load_encoder
@@ -119,7 +119,7 @@ def _embeddings(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
     return [{"embedding": values} for values in read(unit, assume=[[0.0]] * len(examples))]
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     from snugfit.data.texts.text_pairs import read_pairs
 
     data = recipe.data

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.generation import Generation
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
     from snugfit.step.build import Material
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _OWN = ("target", "prefix", "target_length")
 """Settings of `data` that no other task reads."""
@@ -84,7 +84,7 @@ _SAMPLE = """\
 """
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.text_to_text import TextToTextSettings, load_text_to_text_rows
     from snugfit.kit.generation import stops_of
     from snugfit.kit.written_texts import WrittenTexts
@@ -125,7 +125,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     return task
 
 
-def _check_whole(recipe: Recipe, metric: str) -> None:
+def _check_whole(recipe: TaskRecipe, metric: str) -> None:
     """Refuse to write texts in the training of a model of which each device has a part.
 
     Raises:
@@ -164,14 +164,14 @@ def _decoder(tokenizer: Any) -> Callable[[Sequence[int]], str]:
     return decode
 
 
-def _load_empty(recipe: Recipe, name: str) -> nn.Module:
+def _load_empty(recipe: TaskRecipe, name: str) -> nn.Module:
     from snugfit.models.huggingface import load_text_to_text
 
     model: nn.Module = load_text_to_text(name, folder=recipe.folder, empty=True).model
     return model
 
 
-def _assume(recipe: Recipe, material: Material) -> Material:
+def _assume(recipe: TaskRecipe, material: Material) -> Material:
     from snugfit.data.assumed import WINDOWS_PER_EPOCH, Alike
 
     length = recipe.data.max_length
@@ -244,7 +244,7 @@ def _writing(
     )
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     from snugfit.data.texts.text_to_text import read_targets
 
     data = recipe.data

@@ -27,12 +27,12 @@ from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _MOST_CLASSES = 100
 
 
-def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> Task:
     return load_table_task(recipe, empty, classes=True)
 
 

@@ -28,13 +28,13 @@ from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _FEWEST_VALUES = 10
 """A column of fewer numbers may as well name classes."""
 
 
-def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> Task:
     return load_table_task(recipe, empty, classes=False)
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from snugfit.core.loss_terms import Loss
     from snugfit.data.bad_rows import Fault
-    from snugfit.recipe import Recipe
     from snugfit.step.build import Material
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 
 ModelObserver = Callable[["nn.Module", int, Path], tuple[str, Mapping[str, Any]]]
@@ -67,7 +67,7 @@ class Task:
         )
 
 
-def loss_of(recipe: Recipe) -> str | Loss:
+def loss_of(recipe: TaskRecipe) -> str | Loss:
     """Return the recipe's loss: the name of a built-in one, or the user's own, with the recipe's weights of its terms.
 
     Raises:

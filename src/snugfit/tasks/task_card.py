@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
     from snugfit.step.build import Material
     from snugfit.tasks.task import Task
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 
 ModelKind = Literal[
@@ -79,9 +79,9 @@ class Card:
     section: str = ""
     settings: tuple[str, ...]
     columns: tuple[str, ...] = ()
-    load: Callable[[Recipe, bool, KeepPart | None], Task]
-    load_empty: Callable[[Recipe, str], nn.Module] | None = None
-    assume: Callable[[Recipe, Material], Material] | None = None
+    load: Callable[[TaskRecipe, bool, KeepPart | None], Task]
+    load_empty: Callable[[TaskRecipe, str], nn.Module] | None = None
+    assume: Callable[[TaskRecipe, Material], Material] | None = None
     classes: bool = False
     inference: Callable[[Mapping[str, Any], Any], Inference] | None = None
     make_model: Callable[[Mapping[str, Any]], nn.Module] | None = None
@@ -93,7 +93,7 @@ class Card:
     recognize: Callable[[Rows | Script, Mapping[str, Any]], Recognition | None] = lambda _source, _data: None
     rows: str = "a file of rows"
     new_rows: str = "NEW.csv"
-    read_rows: Callable[[Recipe], Part] | None = None
+    read_rows: Callable[[TaskRecipe], Part] | None = None
     pipeline: str = ""
     plain_rows: bool = False
     sample: tuple[str, str] | None = None

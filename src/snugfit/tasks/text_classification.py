@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "topic", "tag", "y")
 _RATINGS = ("rating", "ratings", "stars", "score", "grade", "similarity")
@@ -61,11 +61,11 @@ Far too loud and far too heavy,bad
 """
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     return labelled_text_task(recipe, empty, keep, classes=True)
 
 
-def _load_empty(recipe: Recipe, name: str) -> nn.Module:
+def _load_empty(recipe: TaskRecipe, name: str) -> nn.Module:
     from snugfit.models.huggingface import load_classifier
 
     model: nn.Module = load_classifier(name, ("0", "1"), folder=recipe.folder, empty=True).model

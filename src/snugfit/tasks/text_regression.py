@@ -22,7 +22,7 @@ from snugfit.tasks.task_card import Card
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _LABELS = ("label", "score", "rating", "stars", "similarity", "target", "value", "price", "grade", "y")
 _FEWEST_VALUES = 10
@@ -32,7 +32,7 @@ _GUESS = 0.2
 """How likely a column of any other name is the number to predict; texts alone, for a language model, are likelier."""
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     return labelled_text_task(recipe, empty, keep, classes=False)
 
 
@@ -54,7 +54,7 @@ def _numbers(outputs: Any, examples: Sequence[Any]) -> list[Prediction]:
     return [{"prediction": number} for number in read(outputs.float(), assume=[0.0] * len(examples))]
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     from snugfit.data.usable_rows import read_part
 
     data = recipe.data

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 _WORDS = ("words", "tokens", "text", "sentence")
 TAGS = ("tags", "ner_tags", "pos_tags", "spans", "entities", "annotations", "labels", "label", "ner")
@@ -39,7 +39,7 @@ _SAMPLE = """\
 """
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.tagged_texts import TagSettings, load_tagged
     from snugfit.models.huggingface import TOKENS, load_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
@@ -63,7 +63,7 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     return task_of_texts(recipe, material, loaded, data, tokenizer, meta=meta, example_rows=data.example_rows)
 
 
-def _load_empty(recipe: Recipe, name: str) -> nn.Module:
+def _load_empty(recipe: TaskRecipe, name: str) -> nn.Module:
     from snugfit.models.huggingface import TOKENS, load_classifier
 
     model: nn.Module = load_classifier(name, ("0", "1"), of=TOKENS, folder=recipe.folder, empty=True).model
@@ -115,7 +115,7 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     )
 
 
-def _read_rows(recipe: Recipe) -> Part:
+def _read_rows(recipe: TaskRecipe) -> Part:
     from snugfit.data.texts.tagged_rows import read_tagged
     from snugfit.data.texts.tagged_texts import check_one_column
     from snugfit.data.usable_rows import Part

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from snugfit.data.pictures.picture_format import PictureFormat
     from snugfit.models.huggingface import LoadedModel
     from snugfit.models.torchvision_network import TorchvisionNetwork
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 
-def picture_format_of(recipe: Recipe, *, pixels: bool = False) -> PictureFormat:
+def picture_format_of(recipe: TaskRecipe, *, pixels: bool = False) -> PictureFormat:
     """Return the form in which the recipe's model sees pictures, of the side that the recipe asks for.
 
     Args:
@@ -67,7 +67,7 @@ def load_pictures_model(
     return huggingface.load_classifier(source, labels, of=huggingface.PICTURES, problem=problem, **options)
 
 
-def check_of_transformers(recipe: Recipe) -> None:
+def check_of_transformers(recipe: TaskRecipe) -> None:
     """Refuse a model of torchvision.
 
     Raises:
@@ -97,7 +97,7 @@ def meta_of(network: TorchvisionNetwork | None) -> dict[str, Any]:
     return {} if network is None else {TORCHVISION_NETWORK: network.as_dict()}
 
 
-def _check_size(recipe: Recipe, picture_format: PictureFormat, *, pixels: bool) -> None:
+def _check_size(recipe: TaskRecipe, picture_format: PictureFormat, *, pixels: bool) -> None:
     """See that the model takes pictures of another size than its configuration names, as convolutions do of all but the smallest.
 
     Raises:

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from snugfit.data.pictures.picture_pairs import PairData
     from snugfit.data.usable_rows import Part
     from snugfit.kit.sharded_loading import KeepPart
-    from snugfit.recipe import Recipe
     from snugfit.step.build import Material
     from snugfit.step.metrics.metric import RowMetric
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 PICTURE_ROWS = ("image", "size", "augment", "picture_cache", "bad_rows")
 """Settings of `data` that tasks on pictures read."""
 
 
-def picture_settings(recipe: Recipe, label: str | LabelSets | None) -> PictureSettings:
+def picture_settings(recipe: TaskRecipe, label: str | LabelSets | None) -> PictureSettings:
     """Return what tasks on pictures ask of their rows."""
     from snugfit.data.pictures.labelled_pictures import PictureSettings
     from snugfit.data.pictures.pixels import opened
@@ -56,7 +56,7 @@ def picture_settings(recipe: Recipe, label: str | LabelSets | None) -> PictureSe
     )
 
 
-def picture_cache_of(recipe: Recipe) -> PictureCache | None:
+def picture_cache_of(recipe: TaskRecipe) -> PictureCache | None:
     """Return the cache of decoded pictures and masks, where a recipe asks for one."""
     from snugfit.data.pictures.picture_cache import PictureCache
     from snugfit.units import parse_bytes
@@ -65,7 +65,7 @@ def picture_cache_of(recipe: Recipe) -> PictureCache | None:
     return None if size is None else PictureCache(parse_bytes(size, "data.picture_cache"))
 
 
-def read_picture_rows(recipe: Recipe, label: str | LabelSets | None) -> Part:
+def read_picture_rows(recipe: TaskRecipe, label: str | LabelSets | None) -> Part:
     """Return the pictures of a recipe that can be used, of which folds are made."""
     from snugfit.data.files.path_rows import rows_of_files
     from snugfit.data.pictures.picture_files import PICTURE_FILES
@@ -77,7 +77,7 @@ def read_picture_rows(recipe: Recipe, label: str | LabelSets | None) -> Part:
 
 
 def labelled_picture_task(
-    recipe: Recipe,
+    recipe: TaskRecipe,
     empty: bool,
     keep: KeepPart | None,
     *,
@@ -182,7 +182,7 @@ def _mirrored(pictures: Any) -> MapStyle:
 
 
 def encoder_task(
-    recipe: Recipe,
+    recipe: TaskRecipe,
     material: Material,
     picture_format: PictureFormat,
     data: PairData | MaskedPictureData,

@@ -20,7 +20,7 @@ from snugfit.units import counted
 if TYPE_CHECKING:
     from snugfit.core.loss_terms import Loss
     from snugfit.data.usable_rows import Part
-    from snugfit.recipe import Recipe
+    from snugfit.tasks.task_recipe import TaskRecipe
 
 SETTINGS = ("columns", "categories", "label", "bad_rows", "stopping_strategy")
 NETWORKS = ("tabm", "mlp")
@@ -31,7 +31,7 @@ _COLUMNS_OF_TABLES = 3
 ROWS = "a file of rows with columns of numbers and of categories"
 
 
-def load_table_task(recipe: Recipe, empty: bool, *, classes: bool) -> Task:
+def load_table_task(recipe: TaskRecipe, empty: bool, *, classes: bool) -> Task:
     """Return a network for tables with its rows.
 
     Args:
@@ -91,7 +91,7 @@ def load_table_task(recipe: Recipe, empty: bool, *, classes: bool) -> Task:
     )
 
 
-def read_table_rows(recipe: Recipe, *, classes: bool) -> Part:
+def read_table_rows(recipe: TaskRecipe, *, classes: bool) -> Part:
     """Return the rows with a label as they stand in the file: each fold fits the columns' format on its own training rows."""
     from snugfit.data.columns import check_columns
     from snugfit.data.tables.table_rows import read_labelled
@@ -109,7 +109,7 @@ def read_table_rows(recipe: Recipe, *, classes: bool) -> Part:
     return replace(part, faults=read.faults)
 
 
-def _loss(recipe: Recipe, network: Any) -> str | Loss:
+def _loss(recipe: TaskRecipe, network: Any) -> str | Loss:
     """Return the recipe's loss, for each member of a network that has several, and in units of what is learned.
 
     Raises:

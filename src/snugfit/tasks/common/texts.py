@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from snugfit.data.texts.text_to_text import TextToTextData
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.models.huggingface import LoadedModel
-    from snugfit.recipe import Recipe
     from snugfit.step.build import Material
     from snugfit.step.metrics.metric import RowMetric
+    from snugfit.tasks.task_recipe import TaskRecipe
 
     LoadedTexts = (
         TextData
@@ -85,7 +85,7 @@ _PAIRS = (
 
 
 def labelled_text_task(
-    recipe: Recipe,
+    recipe: TaskRecipe,
     empty: bool,
     keep: KeepPart | None,
     *,
@@ -220,7 +220,7 @@ def length_of_texts(rows: Rows, columns: Sequence[str], second: Mapping[str, str
 
 
 def language_model(
-    recipe: Recipe,
+    recipe: TaskRecipe,
     tokenizer: PreTrainedTokenizerBase,
     data: CausalData | InstructData | PreferenceData,
     empty: bool,
@@ -254,14 +254,14 @@ def language_model(
     )
 
 
-def tokenizer_of(recipe: Recipe) -> PreTrainedTokenizerBase:
+def tokenizer_of(recipe: TaskRecipe) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a recipe's model, with the tokens that it is to get."""
     from snugfit.models.tokenizer import load_tokenizer
 
     return load_tokenizer(recipe.model, folder=recipe.folder, add=recipe.data.add_tokens or ())
 
 
-def _frozen_rows(recipe: Recipe) -> tuple[str, ...]:
+def _frozen_rows(recipe: TaskRecipe) -> tuple[str, ...]:
     """Return what to say of new tokens whose rows of the embeddings do not train."""
     from snugfit.core.technique import Stage
 
@@ -275,7 +275,7 @@ def _frozen_rows(recipe: Recipe) -> tuple[str, ...]:
     )
 
 
-def load_empty_language_model(recipe: Recipe, name: str) -> nn.Module:
+def load_empty_language_model(recipe: TaskRecipe, name: str) -> nn.Module:
     """Return the language model of that name without weights."""
     from snugfit.models.huggingface import load_causal_lm
 
@@ -310,7 +310,7 @@ def _check_positions(model: nn.Module, report: DataReport) -> None:
 
 
 def task_of_texts(
-    recipe: Recipe,
+    recipe: TaskRecipe,
     material: Material,
     loaded: LoadedModel,
     data: LoadedTexts,
@@ -350,7 +350,7 @@ def task_of_texts(
 
 
 def material_of(
-    recipe: Recipe,
+    recipe: TaskRecipe,
     loaded: LoadedModel,
     data: LoadedTexts,
     load: Callable[[str], LoadedModel],
@@ -371,7 +371,7 @@ def material_of(
     )
 
 
-def stream_settings(recipe: Recipe) -> StreamSettings | None:
+def stream_settings(recipe: TaskRecipe) -> StreamSettings | None:
     """Return how the rows to train on are read as a stream; None where all are read before the run begins.
 
     Raises:
@@ -388,7 +388,7 @@ def stream_settings(recipe: Recipe) -> StreamSettings | None:
     return StreamSettings(recipe.data.stream, recipe.train.updates, recipe.train.most_examples)
 
 
-def row_settings(recipe: Recipe) -> dict[str, Any]:
+def row_settings(recipe: TaskRecipe) -> dict[str, Any]:
     """Return what all tasks on text ask of their rows."""
     return {
         "train": recipe.data.rows,

@@ -16,12 +16,12 @@ from typing import Any
 
 from snugfit.data.bad_rows import NOT_UTF8, Fault, as_utf8
 from snugfit.errors import DataError, RunFolderError, SettingError, SnugfitError, nearest
-from snugfit.recipe import COLUMNS
 from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.system.locked_folder import locked_folder
 from snugfit.tasks import discover
+from snugfit.tasks.data_section import COLUMNS
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
 from snugfit.tasks.task_card import Card
 from snugfit.tools.init.local_models import LocalModel

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from snugfit.errors import DataError, nearest
-from snugfit.recipe import COLUMNS
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.strict_yaml import Places
+from snugfit.tasks.data_section import COLUMNS
 from snugfit.tasks.recognition import PLAIN_TEXT, Rows, columns_of
 
 _OF_THE_RECIPE = {"name", "task", "model", "from_scratch", "data", "loss", "preset"}
