@@ -1,10 +1,11 @@
-"""What import-linter cannot say: which imports wait inside functions, where a tensor may become a number, and how modules are named."""
+"""What import-linter cannot say: which imports wait inside functions, that none go round in a circle, where a tensor may become a number, and how modules are named."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/snugfit"
@@ -87,6 +88,80 @@ def parsed(words: Iterable[str], *folders: str) -> dict[str, ast.Module]:
     assert len(texts) > 100
     word = re.compile(rf"\b({'|'.join(words)})\b")
     return {name: ast.parse(text) for name, text in texts.items() if word.search(text)}
+
+
+# A function or a class begins: most modules import nothing behind their first one, and need not be parsed further.
+BEGINS = re.compile(r"^(?:async def|def|class|@)", re.MULTILINE)
+MAY_IMPORT = re.compile(r"^(?:from|import|if|else|try|with)\b", re.MULTILINE)
+
+
+def head_of(text: str) -> ast.Module:
+    """The module, or as much of it as has all the imports that are in no function."""
+    first = BEGINS.search(text)
+    if first is not None and MAY_IMPORT.search(text, first.start()) is None:
+        try:
+            return ast.parse(text[: first.start()])
+        except SyntaxError:  # within a text
+            pass
+    return ast.parse(text)
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Modules, or names in them, that a module imports outside of functions: those under TYPE_CHECKING too."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "an import by a whole name says where it leads"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.stmt | ast.ExceptHandler) and not isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef
+        ):
+            yield from imported(node)
+
+
+def import_graph(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """The modules that each module imports, of these; a name that is none is of the module that it is imported from."""
+    graph = {}
+    for module, text in texts.items():
+        names = set(imported(head_of(text)))
+        graph[module] = {name if name in texts else name.rpartition(".")[0] for name in names} & texts.keys()
+        graph[module].discard(module)
+    return graph
+
+
+def circle_in(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """One circle of imports, from a module back to itself; empty where there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_imports_go_round_in_a_circle_not_even_for_types() -> None:
+    texts = {
+        ".".join(("snugfit", *Path(name).with_suffix("").parts)).removesuffix(".__init__"): (
+            SOURCE / name
+        ).read_text(encoding="utf-8")
+        for name in sources()
+    }
+    graph = import_graph(texts)
+    assert "snugfit.step.compute" in graph["snugfit.step.step"]
+    assert circle_in(graph) == []
+
+
+def test_a_circle_is_seen_that_is_of_types_alone_and_not_one_that_waits_in_a_function() -> None:
+    texts = {
+        "a": "from b import c\nimport d",
+        "b.c": 'TEXT = """\nclass C:\n    from b import e\n"""\nif TYPE_CHECKING:\n    from a import A\ndef f():\n    pass',
+        "d": "def f():\n    import a",
+        "e": "class E:\n    pass\nif TYPE_CHECKING:\n    from d import D",
+    }
+    graph = import_graph(texts)
+    assert graph == {"a": {"b.c", "d"}, "b.c": {"a"}, "d": set(), "e": {"d"}}
+    assert set(circle_in(graph)) == {"a", "b.c"}
+    assert circle_in({**graph, "b.c": set()}) == []
 
 
 def test_heavy_packages_are_imported_only_inside_functions() -> None:
