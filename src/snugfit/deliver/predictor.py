@@ -30,7 +30,7 @@ from snugfit.models.bundle import (
 )
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode
-from snugfit.step.model_checks.refused_inputs import check_inputs
+from snugfit.step.model_checks.input_errors import check_inputs
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.deterministic import deterministic
 from snugfit.system.user_objects import is_python_path, load_object

@@ -39,10 +39,10 @@ from snugfit.step.metrics.class_counts import ClassCounts, counts_by_name
 from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
 from snugfit.step.model_checks.attention_masks import AttentionMasks
 from snugfit.step.model_checks.changed_inputs import Inputs
+from snugfit.step.model_checks.input_errors import check_inputs
 from snugfit.step.model_checks.module_modes import Modes
 from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.model_checks.padding import Padding
-from snugfit.step.model_checks.refused_inputs import check_inputs
 from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
