@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import snugfit as sf
+from snugfit import planner
 from snugfit.errors import (
     DataError,
     PlanConflict,
@@ -30,7 +31,6 @@ from snugfit.errors import (
     UserError,
 )
 from snugfit.models.bundle import load_bundle
-from snugfit.planner.plan import __file__ as PLANNER
 from snugfit.run.from_python import _in_python
 from snugfit.tracking.spool import read_events
 from tests.laws.models import Reader
@@ -671,7 +671,7 @@ def test_rows_that_are_mappings_are_held_out_by_groups(tmp_path: Path) -> None:
 
 
 def test_no_option_of_the_command_is_left_in_what_a_plan_says_in_python() -> None:
-    root = Path(PLANNER).parent
+    root = Path(planner.__path__[0])
     for path in (root / "plan.py", root / "target.py", *(root / "choice").glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         docs = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
