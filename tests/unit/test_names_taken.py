@@ -1,4 +1,4 @@
-"""The names that benchmarks, examples, scripts and tests take from this tree: each is there, also where it is taken in a function that runs on a GPU alone."""
+"""The names that benchmarks, examples and scripts take from this tree: each is there, also where it is taken in a function that runs on a GPU alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-OUTSIDE = ("benchmarks", "demo", "examples", "scripts", "tests")
-"""Folders of which mypy, which sees as much in the package, reads little or nothing."""
+OUTSIDE = ("benchmarks", "demo", "examples", "scripts")
+"""Folders of which mypy, which sees as much in the package, reads little or nothing, and which no gate runs whole, as it does the tests."""
 PLACES = {"snugfit": ROOT / "src", "tests": ROOT, "benchmarks": ROOT, "scripts": ROOT, "examples": ROOT}
 """Where a module of the tree lies, by its first name."""
 
@@ -100,4 +100,4 @@ def test_every_name_that_is_taken_from_the_tree_is_there():
         for path in files
         for line, name in missing_in(path.read_text())
     ]
-    assert len(files) > 500 and missing == []
+    assert len(files) > 100 and missing == []
