@@ -7,7 +7,9 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 import torch
@@ -71,11 +73,30 @@ class Terminal:
 
 
 _IN_TERMINAL = """
-import fcntl, sys, termios
+import fcntl, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
 from snugfit.cli.app import main
 sys.exit(main(sys.argv[1:]))
 """
+
+
+Opened: TypeAlias = Callable[..., Terminal]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Open a terminal in which a command of the command line runs, no longer than the test."""
+    terminals: list[Terminal] = []
+
+    def one(*arguments: str) -> Terminal:
+        terminals.append(Terminal(*arguments))
+        return terminals[-1]
+
+    yield one
+    for each in terminals:
+        each.process.kill()
+        each.process.wait()
 
 
 @pytest.fixture
@@ -99,8 +120,8 @@ def endless(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_an_answer_that_is_stopped_ends_no_conversation(endless: str) -> None:
-    terminal = Terminal("generate", endless, "--max-new-tokens", "90000")
+def test_an_answer_that_is_stopped_ends_no_conversation(opened: Opened, endless: str) -> None:
+    terminal = opened("generate", endless, "--max-new-tokens", "90000")
     terminal.waits_for("> ")
     for question in ("red?", "blue?"):
         terminal.types(f"{question}\n")
@@ -114,8 +135,8 @@ def test_an_answer_that_is_stopped_ends_no_conversation(endless: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_conversation_ends_at_the_prompt_by_an_interrupt(endless: str) -> None:
-    terminal = Terminal("generate", endless, "--max-new-tokens", "4")
+def test_a_conversation_ends_at_the_prompt_by_an_interrupt(opened: Opened, endless: str) -> None:
+    terminal = opened("generate", endless, "--max-new-tokens", "4")
     terminal.waits_for("> ")
     terminal.types("red?\n")
     terminal.waits_for("red?\r\n")
