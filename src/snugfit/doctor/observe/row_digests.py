@@ -103,7 +103,7 @@ class Rows:
         self.loader = 0
         self.ended = False
         self._trained: dict[int, set[int]] = {}
-        self._evaluated: dict[tuple[int, int], _Evaluated] = {}
+        self._evaluated: dict[tuple[int, int, str], _Evaluated] = {}
         self._pending: list[_Passed] = []
         self._trainers: set[int] = set()
         self._rows = 0
@@ -197,7 +197,9 @@ class Rows:
             self.loader, self.ended = 0, False
 
     def _evaluate(self, passed: _Passed) -> None:
-        seen = self._evaluated.setdefault((passed.model, passed.loader), _Evaluated(passed.at))
+        # without a loader each line is one of its own: a teacher reads the training rows where nothing is scored
+        source = passed.model, passed.loader, "" if passed.loader else passed.at
+        seen = self._evaluated.setdefault(source, _Evaluated(passed.at))
         seen.rows.update(passed.rows)
         seen.times += len(passed.rows)
         seen.rounds.add(self._passes)
@@ -229,7 +231,7 @@ class Rows:
         self._pending.clear()
         everything = set[int]().union(*self._trained.values())
         shared_rows = []
-        for (model, loader), seen in self._evaluated.items():
+        for (model, loader, _), seen in self._evaluated.items():
             trained = self._trained.get(model, set()) if model else everything
             if seen.rows and trained and not self._few and (loader == 0 or loader not in self._trainers):
                 shared = len(seen.rows & trained)

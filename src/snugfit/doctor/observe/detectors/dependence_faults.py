@@ -67,7 +67,8 @@ def trained_on_what_is_scored(log: Log) -> list[Finding]:
         if isinstance(event, Forward):
             scale, rows, grad = event.scale, event.rows, event.grad
         elif isinstance(event, Loss) and event.grad and grad and scale:
-            if event.counted == rows > 1 and not event.tokens:
+            # one that is not reduced may be masked before the mean of it is taken
+            if event.counted == rows > 1 and event.mean and not event.tokens:
                 losses.setdefault(scale, event)
             else:
                 losses.pop(scale, None)

@@ -134,7 +134,8 @@ def _dropped(trainer: Any) -> list[tuple[str, bool]]:
     dropped = []
     for name in columns:
         read = bool(re.search(rf"""["']{re.escape(name)}["']""", source))
-        like = _LIKE_LABELS.search(name) and _is_numbers(trainer.train_dataset, name)
+        # a loss of the script's own says itself what it reads
+        like = not source and _LIKE_LABELS.search(name) and _is_numbers(trainer.train_dataset, name)
         if name not in passed_on and (read or like):
             dropped.append((name, read))
     return dropped
