@@ -29,7 +29,7 @@ class Net(nn.Module):
 net = Net()
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
 criterion = nn.CrossEntropyLoss(reduction="none")
-for epoch in range(30):
+for _epoch in range(30):
     loss = torch.dot(criterion(net(nodes), label), known) / known.sum()
     optimizer.zero_grad()
     loss.backward()

@@ -17,6 +17,7 @@ from snugfit.doctor.observe.detectors import (
     loss_faults,
     mode_faults,
     parameter_faults,
+    plain_faults,
     rate_faults,
     run_faults,
     scaling_faults,
@@ -43,6 +44,7 @@ DETECTORS: tuple[Detector, ...] = (
     *evaluation_faults.DETECTORS,
     *term_faults.DETECTORS,
     *run_faults.DETECTORS,
+    *plain_faults.DETECTORS,
     *time_faults.DETECTORS,
 )
 

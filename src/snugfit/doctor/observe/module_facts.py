@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import weakref
-from types import FrameType
+from types import FrameType, FunctionType
 
 import torch
 from torch import nn
@@ -119,5 +120,15 @@ def _reads(kind: type, attribute: str) -> bool:
     """Return whether a class has a setting of this name of its own."""
     functions = [each for own in kind.__mro__ for each in vars(own).values() if inspect.isfunction(each)]
     return any(
-        attribute in each.__code__.co_names for each in functions if each.__module__ != nn.Module.__module__
+        attribute in each.__code__.co_names and _reads_own(each, attribute)
+        for each in functions
+        if each.__module__ != nn.Module.__module__
     )
+
+
+def _reads_own(function: FunctionType, attribute: str) -> bool:
+    """Return whether a method reads its object's attribute, not that of a parameter; also where its source is not there."""
+    try:
+        return re.search(rf"\bself\.{attribute}\b", inspect.getsource(function)) is not None
+    except OSError:
+        return True

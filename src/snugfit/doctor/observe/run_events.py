@@ -275,3 +275,47 @@ class WrongWay(Event):
 
     name: str
     greater: bool
+
+
+@dataclass(frozen=True)
+class Fault(Event):
+    """Something that is a fault wherever it is seen often enough, whatever else the script does.
+
+    Args:
+        pitfall: its name; `what` it is, in a sentence, and `fix` as code.
+        least: how often it must be seen at this line.
+        certain: whether nothing else explains it.
+    """
+
+    pitfall: str
+    what: str
+    fix: str
+    least: int = 1
+    certain: bool = False
+
+
+@dataclass(frozen=True)
+class Rounded(Event):
+    """An optimizer has changed so small a share of those weights of 16 bits that have a gradient."""
+
+    optimizer: int
+    share: float
+    dtype: str
+
+
+@dataclass(frozen=True)
+class RateUnused(Event):
+    """The source computes a learning rate in a loop that steps, and only prints it."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class CopyUnmoved(Event):
+    """The source copies a model's weights into another one under a condition, at this line.
+
+    Args:
+        name: of the copy, as the script calls it.
+    """
+
+    name: str

@@ -13,7 +13,7 @@ drawn twice, as from the memory of an agent, has its target twice, and says noth
 
 
 def column_of_target(batch: Tensor, target: Tensor) -> tuple[int, int, bool] | None:
-    """Return the place of a column that tells every row's class, or of the last one if it is the target, how many there are, and which it is.
+    """Return the place of a column that tells every row's class, or of one of the last row of a window, or the last column, if it is the target, how many there are, and which it is.
 
     Args:
         batch: rows on the first axis.
@@ -40,8 +40,10 @@ def column_of_target(batch: Tensor, target: Tensor) -> tuple[int, int, bool] | N
         if place is not None and len(columns.unique(dim=0)) - len(classes) < LEAST_REPEATED:
             return None
     else:
-        last = torch.equal(columns[:, -1], wanted.to(columns.dtype))  # another one is what an exercise learns
-        place, exact = (columns.shape[1] - 1 if last else None), True
+        # another one than the last is what an exercise learns; of a window it is one of its last row
+        width = batch.shape[2] if batch.dim() == 3 else 1
+        same = (columns[:, -width:] == wanted.to(columns.dtype)[:, None]).all(0).nonzero()[:, 0]
+        place, exact = (columns.shape[1] - width + int(same[0]) if len(same) else None), True
     return None if place is None else (place, columns.shape[1], exact)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.watchers.watch_attention import watch_attention
+from snugfit.doctor.observe.watchers.watch_copies import NoiseDrawn, watch_copies
 from snugfit.doctor.observe.watchers.watch_cuts import watch_cuts
 from snugfit.doctor.observe.watchers.watch_distributions import watch_distributions
 from snugfit.doctor.observe.watchers.watch_dropout import watch_dropout
@@ -39,6 +40,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     modules = ModuleWatch(recorder)
     seeds = SeedWatch(recorder)
     terms = TermWatch(recorder)
+    noise = NoiseDrawn(recorder)
     updates = UpdateWatch(recorder, gradients, modules, seeds, terms)
     recorder.on_wake = updates.woken
     modules.install(patches)
@@ -47,7 +49,8 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     seeds.install(patches)
     terms.install(patches)
     watch_schedules(recorder, patches)
-    watch_losses(recorder, gradients, modules, patches)
+    watch_losses(recorder, gradients, modules, noise, patches)
+    watch_copies(recorder, noise, patches)
     watch_other_losses(recorder, gradients, modules, patches)
     watch_distributions(recorder, patches)
     watch_squashes(recorder, modules, patches)

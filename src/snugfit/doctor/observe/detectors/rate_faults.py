@@ -23,6 +23,8 @@ AT_CHANCE = 0.97
 RANGE_STEPS, RANGE, EVEN = 10, 1e3, 1.2
 LEAST_MOVES, AS_LARGE, AT_FIRST = 4, 0.4, 0.85
 """Moves of the first updates, their size over that of the weights, and a loss at the end over the first one."""
+HIGH, WHOLE, LEAST_MATRICES = 0.1, 1.0, 3
+"""A rate, a move over the size of the weights, and how many matrices a network has."""
 LEAST_STEPS = 3
 NEVER_REACHED, FAR_BEYOND = 0.01, 10.0
 VANISHED = 1e-3
@@ -44,7 +46,7 @@ def learning_rate(log: Log) -> list[Finding]:
         if not what and len({step.optimizer for step in log.of(Step)}) == 1:
             what = _jump(*_class_losses(log))
         certainty = Certainty.CERTAIN if what else Certainty.LIKELY
-        what = what or _overshoot(log, optimizer, values)
+        what = what or _overshoot(log, optimizer, values) or _leaps(log, optimizer, max(rates))
         far = _far_inputs(log, optimizer) if what else None
         if far is not None:
             findings.append(
@@ -72,6 +74,29 @@ def learning_rate(log: Log) -> list[Finding]:
                 )
             )
     return findings
+
+
+def rate_by_hand(log: Log) -> list[Finding]:
+    """Detect a loss that explodes where the script moves its weights itself, without an optimizer."""
+    passes = list(log.of(Backward))
+    values = [event.value for event in passes]
+    if log.optimizers or len(values) < LEAST_PASSES or not any(event.of_inputs for event in passes):
+        return []
+    what = _explosion(values)
+    return (
+        [
+            Finding(
+                "learning_rate",
+                Certainty.CERTAIN,
+                f"{what} The script moves its weights by hand.",
+                passes[0].at,
+                (f"{len(values)} backward passes; the first loss is {values[0]:.4g}",),
+                "loss = errors.mean()   # a sum over the rows is a rate that is as many times higher; or a thirtieth of the rate",
+            )
+        ]
+        if what
+        else []
+    )
 
 
 def _far_inputs(log: Log, optimizer: OptimizerSeen) -> ModelSeen | None:
@@ -120,6 +145,22 @@ def _overshoot(log: Log, optimizer: OptimizerSeen, values: list[float]) -> str:
     if finite[0] <= 0 or last < AT_FIRST * finite[0]:
         return ""
     return f"A step moves the weights by {statistics.median(shares):.0%} of the size that they had at first, and the loss is {last:.3g} at the end, after {finite[0]:.3g} at first."
+
+
+def _leaps(log: Log, optimizer: OptimizerSeen, rate: float) -> str:
+    """Return that an optimizer of Adam's kind moves a network's weights by more than their size in each of the first steps; "" where it does not.
+
+    Norms keep the loss of such a network finite, and hide that it learns little. One layer may begin near 0.
+    """
+    own = set(optimizer.parameters)
+    matrices = sum(each.id in own and each.dims > 1 for each in log.parameters)
+    shares = [event.share for event in log.of(Move) if event.optimizer == optimizer.id]
+    adaptive = "adam" in optimizer.name.lower()
+    if not adaptive or rate < HIGH or matrices < LEAST_MATRICES or len(shares) < LEAST_MOVES:
+        return ""
+    if statistics.median(shares) < WHOLE:
+        return ""
+    return f"Each of the first steps moves the weights by {statistics.median(shares):.1f} times the size that they had at first."
 
 
 def _class_losses(log: Log) -> tuple[list[float], int]:
@@ -261,4 +302,4 @@ def _negative(optimizer: OptimizerSeen, schedule: SchedulerSeen, rates: list[flo
     )
 
 
-DETECTORS = (learning_rate, scheduled_rate, unrestored_range_test)
+DETECTORS = (learning_rate, rate_by_hand, scheduled_rate, unrestored_range_test)

@@ -217,6 +217,7 @@ class Recorder:
         source_read: whether the script's source was read for what no function of torch sees.
         waited_for: whether a schedule waits for a score that rises; `scored_losses` are the mean losses of evaluations since it was stepped,
             and their rows.
+        raw_scores: the shapes, without the rows, of what binary losses got as logits.
         deviations: where the script took the deviation of data of so many rows, before it trained.
         deviations_taken: how often each line did.
         settings_at: where the settings were made of which a library's trainer makes its schedule; "" outside of it.
@@ -274,6 +275,7 @@ class Recorder:
         self.tables: dict[torch.Size, str] = {}
         self.waited_for = self.source_read = False
         self.scored_losses: list[tuple[float, int]] = []
+        self.raw_scores: set[torch.Size] = set()
         self.end_tokens: set[int] = set()
         self.ends: dict[int, tuple[int, str] | None] = {}
         self.deviations: dict[int, str] = {}

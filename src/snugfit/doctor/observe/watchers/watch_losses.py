@@ -27,9 +27,10 @@ from snugfit.doctor.observe.graph_nodes import (
     mark_line,
     squashed_by,
 )
-from snugfit.doctor.observe.internals import script_as
+from snugfit.doctor.observe.internals import script_as, size_before_view
 from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
-from snugfit.doctor.observe.padding_tokens import labels_on_padding
+from snugfit.doctor.observe.padding_tokens import labels_on_padding, padding_behind
+from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.script_events import (
     FarTargets,
     Loss,
@@ -41,6 +42,7 @@ from snugfit.doctor.observe.script_events import (
 )
 from snugfit.doctor.observe.term_events import OwnRowScored, TransposedTargets
 from snugfit.doctor.observe.text_events import MaskedTokens
+from snugfit.doctor.observe.watchers.watch_copies import NoiseDrawn
 from snugfit.doctor.observe.watchers.watch_cuts import note_cut
 from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
 from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
@@ -122,7 +124,9 @@ def _are_raw(scores: Tensor, axis: int) -> bool:
     return rows.shape[0] > 1 and float((rows.exp().sum(1) > 1.05).float().mean()) > 0.9
 
 
-def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch, patches: Patches) -> None:
+def watch_losses(
+    recorder: Recorder, gradients: Gradients, modules: ModuleWatch, noise: NoiseDrawn, patches: Patches
+) -> None:
     """Record calls of the loss functions, and of argmax, which is how classes are scored."""
     axes = modules.class_axes
 
@@ -137,7 +141,8 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                 with recorder.guard():
                     recorder.add(seen := _seen(recorder, name, input, target, options))
                     look_at_ends(recorder, seen, target)
-                    _look_at_padding(recorder, target, options)
+                    _look_at_padding(recorder, modules, input, target, options)
+                    _look_at_multi_hot(recorder, name, input, target)
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
                     _look_at_mix(recorder, modules, target)
@@ -163,6 +168,7 @@ def watch_losses(recorder: Recorder, gradients: Gradients, modules: ModuleWatch,
                         _look_at_truths(recorder, name, target)
                         if recorder.detailed and input.requires_grad:
                             note_infinite(recorder, [target])
+                            noise.look_at(modules.batch, target)
                         _look_at_targets(recorder, modules, name, input, target)
                         look_at_dependence(recorder, modules, input, target)
                         _look_at_mix(recorder, modules, target)
@@ -268,6 +274,7 @@ def watch_other_losses(
                 with recorder.guard():
                     if log_probs.dim() == 3 and kind_of_scores(log_probs, 2) != "log probabilities":
                         recorder.add(replace(_simple(recorder, "ctc_loss", "", True), given="raw scores"))
+                    _look_at_blanks(recorder, targets, args, kwargs)
             return original(log_probs, targets, *args, **kwargs)
 
         return ctc_loss
@@ -275,6 +282,22 @@ def watch_other_losses(
     for name in (*_SIGNED, _COUNTS):
         patches.wrap(functional, name, of_pairs(name))
     patches.wrap(functional, "ctc_loss", of_paths)
+
+
+def _look_at_blanks(recorder: Recorder, targets: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Note texts that contain the number of the blank, which no path writes; what pads them does not count."""
+    lengths = kwargs.get("target_lengths", args[1] if len(args) > 1 else None)
+    blank = kwargs.get("blank", args[2] if len(args) > 2 else 0)
+    if not isinstance(targets, Tensor) or lengths is None:
+        return
+    texts, counts = targets.detach().cpu(), torch.as_tensor(lengths).cpu()
+    if texts.dim() == 2:
+        texts = texts[torch.arange(texts.shape[1]) < counts.reshape(-1, 1)]
+    blanks = int((texts == blank).sum())
+    if blanks:
+        what = f"{blanks} of the {texts.numel()} labels that ctc_loss gets are {blank}, which is the number of its blank: no path writes them."
+        fix = "labels = labels + 1   # 0 is the blank; or blank=classes - 1"
+        recorder.add(Fault(where(), recorder.log.updates, "unknown_label", what, fix, 2, certain=True))
 
 
 def _remember(
@@ -414,12 +437,33 @@ def _look_at_targets(
         recorder.add(FarTargets(where(), update, name, given, wanted))
 
 
-def _look_at_padding(recorder: Recorder, target: Tensor, options: dict[str, Any]) -> None:
+def _look_at_multi_hot(recorder: Recorder, name: str, scores: Tensor, target: Tensor) -> None:
+    """Note targets of 0 and 1 of which rows have several, given to a loss that takes them for shares of one whole."""
+    looked = recorder.detailed and name == "cross_entropy" and torch.is_grad_enabled()
+    if not looked or target.dim() != 2 or target.shape != scores.shape or not target.is_floating_point():
+        return
+    wanted = target.detach()
+    counts = wanted.sum(1)
+    if wanted.numel() and bool(((wanted == 0) | (wanted == 1)).all()) and float(counts.max()) > 1:
+        what = (
+            f"cross_entropy gets targets of 0 and 1, of which a row has {float(counts.mean()):.1f} on average and {int(counts.max())} at most: "
+            "its classes exclude each other, and those of these rows do not."
+        )
+        fix = "loss = F.binary_cross_entropy_with_logits(scores, targets)"
+        recorder.add(Fault(where(), recorder.log.updates, "wrong_scores", what, fix, 3, certain=True))
+
+
+def _look_at_padding(
+    recorder: Recorder, modules: ModuleWatch, scores: Tensor, target: Tensor, options: dict[str, Any]
+) -> None:
     """Note labels that count where the tokens that were read last are padding, unless the script weighs each of them itself."""
     tokens, whole = recorder.tokens, options.get("reduction", "mean") != "none"
-    if not (recorder.detailed and whole and torch.is_grad_enabled()) or tokens is None or tokens.dim() != 2:
+    if not (recorder.detailed and whole and torch.is_grad_enabled()) or tokens is None:
         return
-    if tokens.device != target.device or target.numel() not in (tokens.numel(), tokens.numel() - len(tokens)):
+    if tokens.device != target.device:
+        return
+    if tokens.dim() != 2 or target.numel() not in (tokens.numel(), tokens.numel() - len(tokens)):
+        _look_at_stepped_padding(recorder, modules, scores, target, options)
         return
     padding = recorder.padding_of(tokens)
     if padding is None:
@@ -428,6 +472,26 @@ def _look_at_padding(recorder: Recorder, target: Tensor, options: dict[str, Any]
     if counted is not None:
         at, update = where(), recorder.log.updates
         recorder.add(MaskedTokens(at, update, *counted, 0, 0, 0, tokens.numel(), by_mask=False))
+
+
+def _look_at_stepped_padding(
+    recorder: Recorder, modules: ModuleWatch, scores: Tensor, target: Tensor, options: dict[str, Any]
+) -> None:
+    """Note labels of padding, known by the labels alone, where a decoder reads one token of each row at a time and its scores are joined."""
+    size = size_before_view(scores.grad_fn) if scores.dim() == 2 and not target.is_floating_point() else None
+    rows = modules.rows_in_batch
+    if size is None or len(size) != 3 or size[0] != rows or size[0] * size[1] != target.numel():
+        return
+    labels = target.detach().reshape(size[0], size[1])
+    padding = padding_behind(labels)
+    counted = (
+        None
+        if padding is None
+        else labels_on_padding(padding, labels, options.get("ignore_index", -100), options.get("weight"))
+    )
+    if counted is not None:
+        at, update = where(), recorder.log.updates
+        recorder.add(MaskedTokens(at, update, *counted, 0, 0, 0, labels.numel(), by_mask=False))
 
 
 def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor, target: Tensor) -> None:
@@ -507,6 +571,8 @@ def _simple(recorder: Recorder, name: str, given: str, mean: bool) -> Loss:
 def _binary(recorder: Recorder, name: str, scores: Tensor, target: Tensor, options: dict[str, Any]) -> Loss:
     """Return a loss of numbers; where they are one yes or no for each row, they are counted as labels."""
     takes_scores = name == "binary_cross_entropy_with_logits"
+    if takes_scores and recorder.detailed and scores.requires_grad:
+        recorder.raw_scores.add(scores.shape[1:])
     made = maker_of(scores) if takes_scores else ""
     given = {"Relu": "rectified", "Tanh": "bounded"}.get(made, "")
     if takes_scores and squashed_by(scores.grad_fn):

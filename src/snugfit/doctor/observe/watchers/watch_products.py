@@ -15,6 +15,7 @@ from snugfit.doctor.observe.script_events import WrongAxis
 from snugfit.doctor.observe.term_events import MaskedWeights
 from snugfit.doctor.observe.watchers.own_calls import is_looked_at
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_squashes import weights_over_rows
 
 _Call = Callable[..., Any]
 _SLACK = 1e-3
@@ -33,6 +34,7 @@ def watch_products(recorder: Recorder, patches: Patches) -> None:
                     if one.requires_grad and recorder.active:
                         _look_at_mask(recorder, one)
                         _look_at_axis(recorder, one, one.dim() - 1)
+                        _look_at_rows(recorder, one, other)
             return original(one, other, *args, **kwargs)
 
         return multiply
@@ -83,6 +85,16 @@ def _look_at_axis(recorder: Recorder, weights: Tensor, *summed: int) -> None:
     )
     at, update = line_of(softmax) or where(), recorder.log.updates
     recorder.add(WrongAxis(at, update, "attention", what, "weights = scores.softmax(dim=-1)"))
+
+
+def _look_at_rows(recorder: Recorder, weights: Tensor, values: Any) -> None:
+    """Note weights that come to 1 over the rows of a batch, each of which is multiplied by values of its own."""
+    both = isinstance(values, Tensor) and weights.dim() == values.dim() == 3
+    at, rows = weights_over_rows(weights.grad_fn) if both else ("", 0)
+    if at and len(weights) == len(values) == rows:
+        what = f"weights of {list(weights.shape)} come to 1 over the {rows} rows of the batch, and each row takes a sum of its own values by them"
+        fix = "weights = scores.softmax(dim=-1)"
+        recorder.add(WrongAxis(at, recorder.log.updates, "attention over the rows", what, fix))
 
 
 def _look_at_mask(recorder: Recorder, weights: Tensor) -> None:

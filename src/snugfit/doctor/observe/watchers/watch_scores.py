@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.run_events import TakenOut
+from snugfit.doctor.observe.run_events import Fault, TakenOut
 from snugfit.doctor.observe.script_events import (
     Backward,
     Compared,
@@ -28,6 +28,7 @@ from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_shapes import look_at_scored_shapes
 
 _Call = Callable[..., Any]
+HALF = 0.5
 _METRICS = (
     "accuracy_score",
     "average_precision_score",
@@ -146,6 +147,43 @@ def _comparing(recorder: Recorder, modules: ModuleWatch) -> Callable[[_Call], _C
     return wrapped
 
 
+def _bounding(recorder: Recorder) -> Callable[[_Call], _Call]:
+    """Return what wraps a comparison by size: of raw scores with one half."""
+
+    def wrapped(original: _Call) -> _Call:
+        def compare(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+            if (
+                isinstance(other, float)
+                and other == HALF
+                and recorder.raw_scores
+                and not (recorder.looking or torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling())
+                and recorder.here
+            ):
+                with recorder.guard():
+                    _look_at_half(recorder, input)
+            return original(input, other, *args, **kwargs)
+
+        return compare
+
+    return wrapped
+
+
+def _look_at_half(recorder: Recorder, scores: Tensor) -> None:
+    """Note raw scores of the kind that a binary loss with logits gets, as they are compared with one half in an evaluation."""
+    last = recorder.log.events[-1] if recorder.log.events else None
+    scored = isinstance(last, Forward) and not last.grad and scores.shape[:1] == (last.rows,)
+    if not scored or not recorder.active or scores.shape[1:] not in recorder.raw_scores:
+        return
+    values = scores.detach()
+    if values.is_floating_point() and values.numel() and bool(((values < 0) | (values > 1)).any()):
+        what = (
+            f"Raw scores of {float(values.min()):.2g} to {float(values.max()):.2g} are compared with 0.5, which is a bound of probabilities: "
+            "that of scores is 0."
+        )
+        fix = "predicted = torch.sigmoid(scores) > 0.5   # or scores > 0"
+        recorder.add(Fault(where(), recorder.log.updates, "wrong_scores", what, fix))
+
+
 def _taking(recorder: Recorder, modules: ModuleWatch) -> Callable[[_Call], _Call]:
     """Return what wraps the way to NumPy."""
 
@@ -189,6 +227,8 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
             patches.wrap(module, name, scoring)
 
     patches.wrap(Tensor, "numpy", _taking(recorder, modules))
+    for name in ("gt", "ge", "__gt__", "__ge__"):
+        patches.wrap(Tensor, name, _bounding(recorder))
     patches.after_import("sklearn.metrics", metrics_imported)
     for name in (
         "eq",

@@ -136,6 +136,22 @@ def _look_at(
             metadata[_OVER_ROWS] = where(), rows
 
 
+def weights_over_rows(node: Any) -> tuple[str, int]:
+    """Return where the weights at a node were made by a softmax over the rows of a batch, through views alone, and how many rows; "" and 0 where they were not."""
+    for _ in range(8):
+        if node is None:
+            break
+        place, rows = (getattr(node, "metadata", None) or {}).get(_OVER_ROWS, ("", 0))
+        if place:
+            return place, rows
+        if not type(node).__name__.startswith(
+            ("View", "Unsafe", "Unsqueeze", "Expand", "Squeeze", "Clone", "Reshape")
+        ):
+            break
+        node = node.next_functions[0][0]
+    return "", 0
+
+
 def softmax_over_rows(node: Any, rows: int, most: int = 4000) -> str:
     """Return where a softmax over so many rows of a batch was taken, of which values were computed; "" where there is none."""
     todo, seen = [node], set[Any]()

@@ -12,9 +12,11 @@ from torch import Tensor
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.graph_nodes import made_by, mark_line
 from snugfit.doctor.observe.internals import script_as
+from snugfit.doctor.observe.script_events import WrongAxis
 from snugfit.doctor.observe.term_events import OwnRowScored
 from snugfit.doctor.observe.watchers.own_calls import after_own_calls
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_squashes import weights_over_rows
 
 _Call = Callable[..., Any]
 LEAST_LIKE = 8
@@ -24,8 +26,10 @@ _SLACK = 1e-3
 def watch_sums(recorder: Recorder, patches: Patches) -> None:
     """Keep with sums and means the line that took them, in the first updates."""
 
-    def look(name: str, args: Sequence[Any], _kwargs: Mapping[str, Any], result: Tensor) -> None:
+    def look(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> None:
         if result.grad_fn is not None and recorder.active:
+            if name == "sum":
+                _look_at_weights(recorder, args, kwargs)
             mark_line(result, where())
             _look_at_likenesses(recorder, name, args[0] if args else None, result)
 
@@ -35,6 +39,22 @@ def watch_sums(recorder: Recorder, patches: Patches) -> None:
         for owner in (Tensor, torch):
             patches.wrap(owner, name, reducing)
         script_as(getattr(torch, name), in_c)
+
+
+def _look_at_weights(recorder: Recorder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Note values that are multiplied by weights which come to 1 over the rows of a batch, and summed up over another axis."""
+    values, axis = args[0] if args else None, args[1] if len(args) > 1 else kwargs.get("dim")
+    if not isinstance(values, Tensor) or values.dim() != 3 or not isinstance(axis, int):
+        return
+    node: Any = values.grad_fn
+    if type(node).__name__ != "MulBackward0" or axis % values.dim() != 1:
+        return
+    for each, _ in node.next_functions:
+        at, rows = weights_over_rows(each)
+        if at and len(values) == rows:
+            what = f"weights come to 1 over the {rows} rows of the batch, and each row takes a sum of its own values by them"
+            fix = "weights = scores.softmax(dim=1)"
+            recorder.add(WrongAxis(at, recorder.log.updates, "attention over the rows", what, fix))
 
 
 def _look_at_likenesses(recorder: Recorder, name: str, values: Any, result: Tensor) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import data
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.idle_lines import copies_under_a_count, rate_that_is_only_shown
 from snugfit.doctor.observe.late_splits import fitted_before_split, graph_of_all_edges
 from snugfit.doctor.observe.library_lines import cause_lines
 from snugfit.doctor.observe.lost_terms import lost_terms
@@ -25,12 +26,15 @@ from snugfit.doctor.observe.own_source import (
 )
 from snugfit.doctor.observe.row_digests import Rows
 from snugfit.doctor.observe.run_events import (
+    CopyUnmoved,
     DrawnApart,
+    Fault,
     FittedToAll,
     GraphOfAllEdges,
     LossLost,
     OtherIndex,
     OwnStatistics,
+    RateUnused,
     RowsInSteps,
     ScaledAlone,
     WindowsShared,
@@ -40,6 +44,7 @@ from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly,
 from snugfit.doctor.observe.whole_scales import LEAST_ROWS, MOST_COLUMNS, is_scaled, tensors_of
 
 _Call = Callable[..., Any]
+MOST_CODED = 256
 SUBJECTS, SUBJECTS_AT_MOST, LEAST_OF_SUBJECT = 4, 33, 16
 """So many parts of the data that one line scales by themselves are subjects, or sessions: a split has three at the most."""
 
@@ -66,7 +71,36 @@ def _watch_pandas(recorder: Recorder, tables: Tables, patches: Patches) -> None:
 
         return to_numpy
 
+    named: dict[
+        int, tuple[Any, str]
+    ] = {}  # categoricals, kept so that their numbers stay theirs, and the columns they are made of
+    coded: dict[str, list[list[Any]]] = {}
+
+    def naming(original: _Call) -> _Call:
+        def __init__(self: Any, values: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, values, *args, **kwargs)
+            name = getattr(values, "name", None)
+            if isinstance(name, str) and len(named) < MOST_CODED and _is_looked_at(recorder):
+                named[id(self)] = self, name
+
+        return __init__
+
+    def coding(original: _Call) -> _Call:
+        def codes(self: Any) -> Any:
+            if _is_looked_at(recorder) and id(self) in named and called_directly():
+                with recorder.guard():
+                    name, categories = named[id(self)][1], list(self.categories)
+                    _look_at_codes(recorder, name, coded.setdefault(name, []), categories)
+            return original(self)
+
+        return codes
+
     def imported(module: ModuleType) -> None:
+        patches.wrap(module.Categorical, "__init__", naming)
+        codes = vars(module.Categorical).get("codes")
+        if isinstance(codes, property) and codes.fget is not None:
+            module.Categorical.codes = property(coding(codes.fget), doc=codes.__doc__)
+            patches.on_undo(partial(setattr, module.Categorical, "codes", codes))
         for kind in (module.Series, module.DataFrame):
             patches.wrap(kind, "to_numpy", numbering)
             values = vars(kind).get("values")
@@ -75,6 +109,22 @@ def _watch_pandas(recorder: Recorder, tables: Tables, patches: Patches) -> None:
                 patches.on_undo(partial(setattr, kind, "values", values))
 
     patches.after_import("pandas", imported)
+
+
+def _look_at_codes(recorder: Recorder, column: str, before: list[list[Any]], categories: list[Any]) -> None:
+    """Note codes of a column that another table of the same column has for other categories."""
+    for other in before:
+        apart = [each for each in categories if each in other and other.index(each) != categories.index(each)]
+        if apart:
+            first = apart[0]
+            what = (
+                f"The codes of column {column!r} are made anew, and {len(apart)} categories get others than before: "
+                f"{first!r} was {other.index(first)} and is {categories.index(first)} here."
+            )
+            fix = f"codes = pd.Categorical(test[{column!r}], categories=train_categories).codes"
+            recorder.add(Fault(where(), recorder.log.updates, "other_statistics", what, fix))
+            return
+    before.append(categories)
 
 
 def _watch_scalers(recorder: Recorder, tables: Tables, patches: Patches) -> None:
@@ -170,6 +220,11 @@ def look_at_source(recorder: Recorder) -> None:
     for file in own_files():
         for lost in lost_terms(file):
             recorder.add(LossLost(f"{shown(file)}:{lost.line}", update, lost.name, lost.each_pass))
+        rate = rate_that_is_only_shown(file)
+        if rate is not None:
+            recorder.add(RateUnused(f"{shown(file)}:{rate.line}", update, rate.name))
+        for copy in copies_under_a_count(file):
+            recorder.add(CopyUnmoved(f"{shown(file)}:{copy.line}", update, copy.name))
         fitted, graph = fitted_before_split(file), graph_of_all_edges(file)
         if fitted is not None:
             split_at = f"{shown(file)}:{fitted.split}"

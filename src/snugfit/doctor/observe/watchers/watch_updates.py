@@ -11,11 +11,12 @@ from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Before, Gradients, State, magnitude, nonzero, summable
+from snugfit.doctor.observe.hand_steps import HandSteps
 from snugfit.doctor.observe.internals import not_compiled
 from snugfit.doctor.observe.leaves import Leaves
 from snugfit.doctor.observe.log import OptimizerSeen
 from snugfit.doctor.observe.overwritten_names import last_set
-from snugfit.doctor.observe.run_events import Move, SteppedAgain
+from snugfit.doctor.observe.run_events import Move, Rounded, SteppedAgain
 from snugfit.doctor.observe.script_events import (
     Backward,
     Clip,
@@ -81,6 +82,7 @@ class UpdateWatch:
         self.recorder, self.gradients, self.modules, self.seeds = recorder, gradients, modules, seeds
         self.terms = terms
         self.leaves = Leaves(recorder, modules)
+        self.hand_steps = HandSteps(recorder)
         self._steps: dict[int, int] = {}
         self._depth = 0
         self._in_scaler = 0
@@ -176,6 +178,7 @@ class UpdateWatch:
                 self.modules.go_on(inside)
             with self.recorder.guard():
                 value = self._differentiated
+                self.hand_steps.after()
                 touched, adds_to = self.gradients.after(value.before, value.factor)
                 self.modules.differentiated()
                 self.gradients.losses.clear()
@@ -210,6 +213,7 @@ class UpdateWatch:
             amount = float(value.detach()) / factor
             finite = math.isfinite(amount)
             self._old_graphs.note(value)
+            self.hand_steps.before(value)
             if self.recorder.detailed and not self.modules.dependence.hooked:
                 self.terms.differentiated(value, self.modules.rows_in_batch, factor)
             if math.isnan(self._first_loss):
@@ -536,11 +540,26 @@ class UpdateWatch:
         matrices, self._matrices = self._matrices, []
         pairs = [(_reals(each.detach().reshape(-1)[:MOST_ELEMENTS]), _reals(was)) for each, was in matrices]
         number = self.recorder.number(optimizer)
+        self._note_rounding(number, matrices)
         size = self._sizes.setdefault(number, math.hypot(*(float(was.norm()) for _, was in pairs)))
         rises = any(group.get("maximize") for group in optimizer.param_groups)  # what is learned is no loss
         if pairs and size > 0 and not rises:
             share = math.hypot(*(float((now - was).norm()) for now, was in pairs)) / size
             self.recorder.add(Move(where(), self.recorder.log.updates, number, share))
+
+    def _note_rounding(self, number: int, matrices: list[tuple[Tensor, Tensor]]) -> None:
+        """Note how many of those weights of 16 bits that have a gradient a step has changed."""
+        few = [(each, was) for each, was in matrices if each.dtype in (torch.bfloat16, torch.float16)]
+        changed = counted = 0
+        for each, was in few:
+            if each.grad is None or each.grad.is_sparse:
+                continue
+            learned = each.grad.reshape(-1)[:MOST_ELEMENTS] != 0
+            counted += int(learned.sum())
+            changed += int(((each.detach().reshape(-1)[:MOST_ELEMENTS] != was) & learned).sum())
+        if counted:
+            dtype = str(few[0][0].dtype).removeprefix("torch.")
+            self.recorder.add(Rounded(where(), self.recorder.log.updates, number, changed / counted, dtype))
 
 
 def rate_of(group: dict[str, Any], default: float = 1.0, name: str = "lr") -> float:

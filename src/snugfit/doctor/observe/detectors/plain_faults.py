@@ -1,0 +1,97 @@
+"""Findings that one observation decides: what was seen is a fault wherever it is seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from snugfit.doctor.findings import Certainty, Finding
+from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.run_events import CopyUnmoved, Fault, RateUnused, Rounded
+from snugfit.doctor.observe.script_events import Forward, Restore, Step
+
+LEAST_LOOKS, FEW, RISES = 4, 0.2, 1.5
+"""Updates, the share of the weights that they change, and how many times as high as in them the rate may become."""
+LEAST_UPDATES, LEAST_CALLS = 100, 50
+
+
+def plain_faults(log: Log) -> list[Finding]:
+    """Return what was seen as often as it says that it must be."""
+    counts = Counter((event.pitfall, event.at) for event in log.of(Fault))
+    findings: dict[tuple[str, str], Finding] = {}
+    for event in log.of(Fault):
+        times = counts[event.pitfall, event.at]
+        if times >= event.least:
+            sure = Certainty.CERTAIN if event.certain else Certainty.LIKELY
+            seen = (f"seen {times} times",) if times > 1 else ()
+            findings.setdefault(
+                (event.pitfall, event.at), Finding(event.pitfall, sure, event.what, event.at, seen, event.fix)
+            )
+    return list(findings.values())
+
+
+def rounded_away(log: Log) -> list[Finding]:
+    """Detect weights of 16 bits most of which an update does not change, since it is less than half of what they can tell apart."""
+    for optimizer in log.optimizers:
+        seen = [event for event in log.of(Rounded) if event.optimizer == optimizer.id]
+        rates = [(step.update, step.rate) for step in log.of(Step) if step.optimizer == optimizer.id]
+        if len(seen) < LEAST_LOOKS or max(event.share for event in seen) >= FEW:
+            continue
+        looked = {event.update for event in seen}
+        then = max((rate for update, rate in rates if update in looked), default=0.0)
+        if then and max(rate for _, rate in rates) <= RISES * then:
+            largest = max(event.share for event in seen)
+            return [
+                Finding(
+                    "no_gradient",
+                    Certainty.LIKELY,
+                    f"An update of {optimizer.name} changes {largest:.0%} of the weights of {seen[0].dtype} at most, all of which have a gradient: "
+                    "the rest of it is rounded away.",
+                    optimizer.at,
+                    (f"seen in {len(seen)} updates; the learning rate is {then:g}",),
+                    "model.float()   # weights of 32 bits; the forward pass under torch.autocast(device, torch.bfloat16)",
+                )
+            ]
+    return []
+
+
+def unused_rate(log: Log) -> list[Finding]:
+    """Detect a schedule that is computed and printed, while the optimizer keeps the rate that it was made with."""
+    rates = {step.rate for step in log.of(Step)}
+    if log.schedulers or len(rates) != 1:
+        return []
+    return [
+        Finding(
+            "schedule_length",
+            Certainty.LIKELY,
+            f"`{event.name}` is computed anew in each pass and only shown: all steps have the rate of {rates.copy().pop():g}.",
+            event.at,
+            ("nothing writes it into optimizer.param_groups",),
+            f'for group in optimizer.param_groups:\n    group["lr"] = {event.name}',
+        )
+        for event in list(log.of(RateUnused))[:1]
+    ]
+
+
+def unmoved_copy(log: Log) -> list[Finding]:
+    """Detect a copy of the model that gives targets, and into which no condition ever lets the model's weights."""
+    restored = {event.at for event in log.of(Restore)}
+    calls = Counter(event.module for event in log.of(Forward) if not event.grad)
+    for event in log.of(CopyUnmoved):
+        model = next((each for each in log.models if each.called == event.name and calls[each.id]), None)
+        if model is None or not log.whole or log.updates < LEAST_UPDATES or calls[model.id] < LEAST_CALLS:
+            continue
+        if event.at not in restored and not any(each.module == model.id for each in log.of(Restore)):
+            return [
+                Finding(
+                    "average_stands_still",
+                    Certainty.LIKELY,
+                    f"`{event.name}` computes without a graph in {calls[model.id]} passes, and never gets the weights of the model that learns: the condition is never met.",
+                    event.at,
+                    (f"in {log.updates} updates",),
+                    "updates += 1   # what the condition counts\nif updates % every == 0:\n    target.load_state_dict(model.state_dict())",
+                )
+            ]
+    return []
+
+
+DETECTORS = (plain_faults, rounded_away, unused_rate, unmoved_copy)

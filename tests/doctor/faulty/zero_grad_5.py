@@ -1,0 +1,16 @@
+"""A logistic regression whose weights the script moves itself, through `.data`, and whose gradients nobody clears."""
+
+from __future__ import annotations
+
+import torch
+
+torch.manual_seed(5)
+rows = torch.randn(200, 6)
+labels = (rows[:, 0] - rows[:, 3] > 0).float()
+weight, bias = torch.zeros(6, requires_grad=True), torch.zeros((), requires_grad=True)
+for part in torch.arange(200).repeat(4).split(20):
+    scores = rows[part] @ weight + bias
+    torch.nn.functional.binary_cross_entropy_with_logits(scores, labels[part]).backward()  # <- here
+    for each in (weight, bias):
+        each.data -= 0.1 * each.grad
+print(weight)
