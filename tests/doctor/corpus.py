@@ -485,6 +485,22 @@ MISSED_OF_NINTH_HAND = (
 )
 """Faults of `ninth_hand` that they missed, named otherwise, or found as worth a look alone."""
 
+MENDED_OF_NINTH_HAND = (
+    "audio_keywords_1",
+    "cifar_resnet_3",
+    "ctc_numbers_1",
+    "dates_seq2seq_2",
+    "house_scratch_1",
+    "house_scratch_2",
+    "multilabel_posts_1",
+    "multilabel_posts_2",
+    "nano_lm_1",
+    "spiral_ddpm_1",
+    "spiral_ddpm_2",
+    "taxi_tabular_1",
+)
+"""Of those, what is found at a marked line after mending."""
+
 ALARMS_OF_NINTH_HAND = ("gcn_papers_twin", "hf_intents_twin", "kd_shapes_clean")
 """Clean scripts of `ninth_hand` on which they found something certain or likely."""
 

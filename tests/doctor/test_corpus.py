@@ -35,6 +35,7 @@ from tests.doctor.corpus import (
     MARK,
     MENDED_OF_FIFTH_HAND,
     MENDED_OF_FOURTH_HAND,
+    MENDED_OF_NINTH_HAND,
     MENDED_OF_THIRD_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_EIGHTH_HAND,
@@ -243,6 +244,7 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     assert [len(names) for names in seventh] == [27, 10, 15]
     assert [len(names) for names in eighth] == [34, 5, 22]
     assert [len(names) for names in ninth] == [31, 6, 23]
+    assert set(MENDED_OF_NINTH_HAND) < set(MISSED_OF_NINTH_HAND)
     assert set(ALARMS_OF_NINTH_HAND) < set(expected(NINTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 
