@@ -103,8 +103,9 @@ class Rows:
         self.loader = 0
         self.ended = False
         self._trained: dict[int, set[int]] = {}
-        self._evaluated: dict[tuple[int, int, str], _Evaluated] = {}
+        self._evaluated: dict[tuple[int, int], _Evaluated] = {}
         self._pending: list[_Passed] = []
+        self._recent: list[_Passed] = []
         self._trainers: set[int] = set()
         self._rows = 0
         self._few = False
@@ -138,7 +139,10 @@ class Rows:
         if not grad:
             self.scored = digests
             self._without_graph.append((place, digests))
-            self._evaluate(passed)
+            if self.loader:
+                self._evaluate(passed)
+            else:
+                self._recent.append(passed)
             return
         if not self.loader:
             self.steps.note(batch, at)
@@ -175,6 +179,7 @@ class Rows:
 
     def backward(self) -> None:
         """Count what is pending as trained on."""
+        self._evaluate_recent()
         self._passes += 1
         for passed in self._pending:
             trained = self._trained.setdefault(passed.model, set())
@@ -197,14 +202,20 @@ class Rows:
             self.loader, self.ended = 0, False
 
     def _evaluate(self, passed: _Passed) -> None:
-        # without a loader each line is one of its own: a teacher reads the training rows where nothing is scored
-        source = passed.model, passed.loader, "" if passed.loader else passed.at
-        seen = self._evaluated.setdefault(source, _Evaluated(passed.at))
+        seen = self._evaluated.setdefault((passed.model, passed.loader), _Evaluated(passed.at))
         seen.rows.update(passed.rows)
         seen.times += len(passed.rows)
         seen.rounds.add(self._passes)
         if not passed.loader and passed.rows:
             seen.passes.append(set(passed.rows))
+
+    def _evaluate_recent(self) -> None:
+        """Count passes without a graph as evaluated, but for those on the rows of a pending one: a teacher gives their targets."""
+        learned = [set(each.rows) for each in self._pending]
+        for passed in self._recent:
+            if set(passed.rows) not in learned:
+                self._evaluate(passed)
+        self._recent.clear()
 
     def held_out(self) -> list[int]:
         """Return the places of the passes without a graph on rows that no model was trained on, before or after.
@@ -218,6 +229,7 @@ class Rows:
 
     def digests(self) -> tuple[set[int], set[int]]:
         """Return the digests of the rows that any model was trained on, and of those that one was evaluated on."""
+        self._evaluate_recent()
         trained = set[int]().union(*self._trained.values())
         return trained, set[int]().union(*(each.rows for each in self._evaluated.values()))
 
@@ -226,12 +238,13 @@ class Rows:
 
         Nothing where batches repeat rows: such rows are too alike to tell.
         """
+        self._evaluate_recent()
         for passed in self._pending:
             self._evaluate(passed)
         self._pending.clear()
         everything = set[int]().union(*self._trained.values())
         shared_rows = []
-        for (model, loader, _), seen in self._evaluated.items():
+        for (model, loader), seen in self._evaluated.items():
             trained = self._trained.get(model, set()) if model else everything
             if seen.rows and trained and not self._few and (loader == 0 or loader not in self._trainers):
                 shared = len(seen.rows & trained)

@@ -95,13 +95,6 @@ def unread_loader(log: Log) -> list[Finding]:
 
 def _is_score(log: Log, overlap: Overlap) -> bool:
     """Return whether batches that no loader handed out are scored there: an agent that acts also runs its model."""
-    passes = [event for event in log.of(Forward) if event.at == overlap.at and not event.grad]
-    trained = {event.module for event in log.of(Forward) if event.grad}
-    # a copy that computes in most updates gives them their targets
-    if 2 * len({event.update for event in passes}) > log.updates and trained.isdisjoint(
-        each.module for each in passes
-    ):
-        return False
     return any(
         isinstance(event, Forward)
         and event.at == overlap.at

@@ -64,10 +64,9 @@ def _correlation(one: Tensor, other: Tensor) -> float:
 def watch_copies(recorder: Recorder, noise: NoiseDrawn, patches: Patches) -> None:
     """Record noise as it is drawn, in the first updates, and weights that are mixed with themselves."""
     drawing = after_own_calls(recorder, noise.note)
-    for name in ("randn_like", "randn"):
-        in_c = getattr(torch, name)
-        patches.wrap(torch, name, drawing)
-        script_as(getattr(torch, name), in_c)
+    in_c = torch.randn_like  # not randn: a default device knows that by its identity
+    patches.wrap(torch, "randn_like", drawing)
+    script_as(torch.randn_like, in_c)
 
     def mixing(original: _Call) -> _Call:
         name = original.__name__
