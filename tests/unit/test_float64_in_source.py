@@ -27,6 +27,7 @@ PLACES: dict[str, dict[str, str]] = {
     "deliver/export/label_unit.py": {"_folded": HOST},
     "deliver/export/requantized.py": {"divergence": HOST},
     "doctor/observe/gradient_state.py": {"magnitude": HOST, "of": HOST},
+    "doctor/observe/hand_steps.py": {"_fingerprint": HOST},
     "doctor/observe/mixed_rows.py": {"_columns": HOST},
     "doctor/observe/watchers/watch_updates.py": {"_sums": HOST},
     "doctor/observe/weights.py": {"_joined": HOST},
