@@ -487,6 +487,7 @@ MISSED_OF_NINTH_HAND = (
 
 MENDED_OF_NINTH_HAND = (
     "audio_keywords_1",
+    "cart_dqn_2",
     "cifar_resnet_3",
     "ctc_numbers_1",
     "dates_seq2seq_2",
@@ -498,6 +499,7 @@ MENDED_OF_NINTH_HAND = (
     "spiral_ddpm_1",
     "spiral_ddpm_2",
     "taxi_tabular_1",
+    "vit_finetune_1",
 )
 """Of those, what is found at a marked line after mending."""
 
@@ -550,7 +552,7 @@ class Case:
     @property
     def pitfalls(self) -> list[str]:
         """The names of the planted fault, each of which is right; none of a clean script."""
-        for hand in (SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND):
+        for hand in (SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, NINTH_HAND):
             if hand in self.script.parents:
                 return list(expected(hand)["faulty"].get(self.script.stem, {}).get("pitfalls", ()))
         return [self.script.stem.rpartition("_")[0]]

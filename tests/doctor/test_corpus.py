@@ -67,6 +67,7 @@ FAULTY_OF_SECOND_HAND, CLEAN_OF_SECOND_HAND = scripts("second_hand/faulty"), scr
 FAULTY_OF_THIRD_HAND, CLEAN_OF_THIRD_HAND = scripts("third_hand/faulty"), scripts("third_hand/clean")
 FAULTY_OF_FOURTH_HAND, CLEAN_OF_FOURTH_HAND = scripts("fourth_hand/faulty"), scripts("fourth_hand/clean")
 FAULTY_OF_FIFTH_HAND, CLEAN_OF_FIFTH_HAND = scripts("fifth_hand/faulty"), scripts("fifth_hand/clean")
+FAULTY_OF_NINTH_HAND, CLEAN_OF_NINTH_HAND = scripts("ninth_hand/faulty"), scripts("ninth_hand/clean")
 KNOWN_OF_FIFTH_HAND = {*FOUND_OF_FIFTH_HAND, *MENDED_OF_FIFTH_HAND}
 KNOWN_OF_FOURTH_HAND = {*FOUND_OF_FOURTH_HAND, *MENDED_OF_FOURTH_HAND}
 FOUND_OF_THIRD_HAND = {*FOUND_BY_THIRD_HAND, *ELSEWHERE_BY_THIRD_HAND, *MENDED_OF_THIRD_HAND}
@@ -94,6 +95,7 @@ def _examine(script: Path) -> Case:
         ),
         *(each for each in FAULTY_OF_FOURTH_HAND if each.stem in KNOWN_OF_FOURTH_HAND),
         *(each for each in FAULTY_OF_FIFTH_HAND if each.stem in KNOWN_OF_FIFTH_HAND),
+        *(each for each in FAULTY_OF_NINTH_HAND if each.stem in MENDED_OF_NINTH_HAND),
     ],
     ids=_stem,
 )
@@ -113,6 +115,7 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
         *(each for each in CLEAN_OF_THIRD_HAND if each.stem not in RANKS_OF_THIRD_HAND),
         *CLEAN_OF_FOURTH_HAND,
         *CLEAN_OF_FIFTH_HAND,
+        *(each for each in CLEAN_OF_NINTH_HAND if each.stem in ALARMS_OF_NINTH_HAND),
     ],
     ids=_stem,
 )
