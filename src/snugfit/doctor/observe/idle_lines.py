@@ -14,7 +14,6 @@ _RATE = re.compile(r"(^|_)(lr|rate)($|_)|learning_?rate", re.IGNORECASE)
 _READ_BACK = re.compile(r"get_last_lr|get_lr\(|param_groups|sched", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"opt", re.IGNORECASE)
 _SHOWS = re.compile(r"print|log|info|debug|write|append|add_scalar|format|postfix|description|update|echo")
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Line(NamedTuple):

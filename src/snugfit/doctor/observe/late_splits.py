@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.script_syntax import syntax_of
+from snugfit.doctor.observe.script_syntax import names_in, names_set_by, syntax_of
 
 _FITTED = re.compile(
     r"(Standard|MinMax|Robust|MaxAbs)Scaler|(Power|Quantile)Transformer|PCA|Imputer|SelectKBest|TfidfVectorizer|TruncatedSVD"
@@ -89,12 +89,12 @@ def _fitted_in(body: list[ast.stmt], tree: ast.Module) -> LateSplit | None:
             isinstance(given, ast.Call | ast.Attribute | ast.Subscript) and _is_whole(given, parts)
         )
         if made_by and whole and given is not None:
-            names = _names_of(statement) or _names_in(given)
+            names = names_set_by(statement) or names_in(given)
             split = _split_of(names, body[place + 1 :], parts)
             if split:
                 return LateSplit(statement.lineno, made_by, split)
         if isinstance(statement, ast.Assign) and _takes_part(statement.value):
-            parts |= _names_of(statement)
+            parts |= names_set_by(statement)
     return None
 
 
@@ -129,7 +129,7 @@ def _class_of(value: ast.expr, tree: ast.Module) -> str:
 
 def _is_whole(value: ast.expr, parts: set[str]) -> bool:
     """Return whether an expression takes all rows of what it reads, such as a column of a table."""
-    if _takes_part(value) or _names_in(value) & parts or any(_PART.search(name) for name in _names_in(value)):
+    if _takes_part(value) or names_in(value) & parts or any(_PART.search(name) for name in names_in(value)):
         return False
     return not any(isinstance(each, ast.Attribute) and _PART.search(each.attr) for each in ast.walk(value))
 
@@ -175,12 +175,12 @@ def _split_of(names: set[str], after: list[ast.stmt], parts: set[str]) -> int:
                 folds = (
                     name == "split"
                     and isinstance(node.func, ast.Attribute)
-                    and not _names_in(node.func.value) & names
+                    and not names_in(node.func.value) & names
                 )
                 if name in _SPLITTERS or folds:
                     return int(node.lineno)
             taken = _bounds(node)
-            if isinstance(node, ast.Subscript) and taken is not None and _names_in(node.value) & names:
+            if isinstance(node, ast.Subscript) and taken is not None and names_in(node.value) & names:
                 bound = ast.unparse(
                     taken.upper if taken.lower is None and taken.upper is not None else taken.lower or taken
                 )
@@ -190,10 +190,10 @@ def _split_of(names: set[str], after: list[ast.stmt], parts: set[str]) -> int:
                     return known[1]
         if (
             isinstance(statement, ast.Assign)
-            and _names_in(statement.value) & names
+            and names_in(statement.value) & names
             and not _takes_part(statement.value)
         ):
-            names |= _names_of(statement)
+            names |= names_set_by(statement)
     return 0
 
 
@@ -208,7 +208,7 @@ def _expressions(statement: ast.stmt) -> Iterator[ast.AST]:
 
 def _given(call: ast.Call) -> set[str]:
     values = [*call.args, *(each.value for each in call.keywords)]
-    return {name for value in values for name in _names_in(value)}
+    return {name for value in values for name in names_in(value)}
 
 
 def _graph_in(body: list[ast.stmt]) -> LateSplit | None:
@@ -229,7 +229,7 @@ def _graph_in(body: list[ast.stmt]) -> LateSplit | None:
     for statement in body:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
             continue
-        targets = _names_of(statement)
+        targets = names_set_by(statement)
         call = statement.value
         whole = {
             each.id for each in (*call.args, *(k.value for k in call.keywords)) if isinstance(each, ast.Name)
@@ -244,22 +244,3 @@ def _graph_in(body: list[ast.stmt]) -> LateSplit | None:
             name = min(whole)
             return LateSplit(statement.lineno, name, split[name])
     return None
-
-
-def _names_of(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement sets, also those of which it sets a part."""
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return {
-        each.id
-        for target in targets
-        for each in ast.walk(target)
-        if isinstance(each, ast.Name) and not _is_index(target, each)
-    }
-
-
-def _is_index(target: ast.expr, name: ast.Name) -> bool:
-    return isinstance(target, ast.Subscript) and any(each is name for each in ast.walk(target.slice))
-
-
-def _names_in(value: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from snugfit.doctor.observe.own_source import own_files
-from snugfit.doctor.observe.script_syntax import syntax_of
+from snugfit.doctor.observe.script_syntax import last_assignment, syntax_of
 from snugfit.doctor.observe.watchers.watch_log import shown
 
 _RUNS = re.compile(r"\.(fit|train|evaluate|validate|test|predict|run)\(")
@@ -143,16 +143,6 @@ def _has_graph(value: ast.expr) -> bool:
 
 
 def _made_at(tree: ast.Module, name: str, before: int) -> int:
-    """Return the last line before this one that sets a name; 0 without."""
-    lines = [
-        each.lineno
-        for each in ast.walk(tree)
-        if isinstance(each, ast.Assign)
-        and each.lineno <= before
-        and any(
-            isinstance(inner, ast.Name) and inner.id == name
-            for target in each.targets
-            for inner in ast.walk(target)
-        )
-    ]
-    return max(lines, default=0)
+    """Return the last line up to this one that sets a name; 0 without."""
+    made = last_assignment(tree, name, before + 1)
+    return 0 if made is None else made.lineno

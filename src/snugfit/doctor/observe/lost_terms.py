@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.script_syntax import around, syntax_of
+from snugfit.doctor.observe.script_syntax import around, last_assignment, names_in, reads, syntax_of
 
 _LOSS = re.compile(r"loss|(^|_)(total|cost|objective|err|error|nll|elbo)(_|$|\d)", re.IGNORECASE)
 _CUTS = ("item", "detach", "data", "numpy", "tolist")
@@ -39,14 +39,7 @@ def lost_terms(file: str) -> tuple[LostTerm, ...]:
 def line_of_cut(file: str, line: int, name: str) -> int:
     """Return the last line before this one, in its function, that sets a name to something it takes out of its graph; 0 where that one does not."""
     scope, _ = around(syntax_of(file), line)
-    sets = [
-        each
-        for each in ast.walk(scope)
-        if isinstance(each, ast.Assign)
-        and each.lineno < line
-        and any(isinstance(target, ast.Name) and target.id == name for target in each.targets)
-    ]
-    last = max(sets, key=lambda each: each.lineno, default=None)
+    last = last_assignment(scope, name, line)
     cuts = last is not None and any(
         isinstance(each, ast.Attribute) and each.attr in _CUTS for each in ast.walk(last.value)
     )
@@ -79,7 +72,7 @@ def _lost_in_block(block: list[ast.stmt]) -> Iterator[LostTerm]:
             yield LostTerm(statement.lineno, name, each_pass=False)
         if name and isinstance(statement, ast.Assign | ast.AugAssign) and _computes(statement.value):
             after = block[place + 1 :]
-            again = next((number for number, each in enumerate(after) if _mentions(each, name)), None)
+            again = next((number for number, each in enumerate(after) if name in names_in(each)), None)
             if again is not None and _sets_anew(after[again], name) and _is_used(after[again + 1 :], name):
                 yield LostTerm(after[again].lineno, name, each_pass=False)
         if isinstance(statement, ast.For):
@@ -100,9 +93,9 @@ def _lost_in_loop(loop: ast.For, after: list[ast.stmt]) -> Iterator[LostTerm]:
         name = _sets_loss(statement)
         if not name or not isinstance(statement, ast.Assign) or not _computes(statement.value):
             continue
-        if any(_reads(each, name) for each in loop.body) or not _names_in(statement.value) & over:
+        if any(reads(each, name) for each in loop.body) or not names_in(statement.value) & over:
             continue
-        following = next((each for each in after if _mentions(each, name)), None)
+        following = next((each for each in after if name in names_in(each)), None)
         if following is not None and _is_differentiated(following, name):
             yield LostTerm(statement.lineno, name, each_pass=True)
 
@@ -123,7 +116,7 @@ def _sets_anew(statement: ast.stmt, name: str) -> bool:
         isinstance(statement, ast.Assign)
         and _sets_loss(statement) == name
         and _computes(statement.value)
-        and not _reads(statement, name)
+        and not reads(statement, name)
     )
 
 
@@ -134,29 +127,12 @@ def _computes(value: ast.expr) -> bool:
     )
 
 
-def _mentions(statement: ast.stmt, name: str) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(statement))
-
-
-def _reads(statement: ast.stmt, name: str) -> bool:
-    """Return whether a statement, or what is within it, reads a name, or adds to it."""
-    return any(
-        (isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load))
-        or (isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and each.target.id == name)
-        for each in ast.walk(statement)
-    )
-
-
-def _names_in(value: ast.expr) -> set[str]:
-    return {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
-
-
 def _is_used(after: list[ast.stmt], name: str) -> bool:
     """Return whether one of these statements differentiates a name or returns it."""
     return any(
         _is_differentiated(each, name)
         or any(
-            isinstance(inner, ast.Return) and inner.value is not None and name in _names_in(inner.value)
+            isinstance(inner, ast.Return) and inner.value is not None and name in names_in(inner.value)
             for inner in ast.walk(each)
         )
         for each in after
@@ -169,7 +145,7 @@ def _is_differentiated(statement: ast.stmt, name: str) -> bool:
         if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
             differentiates = each.func.attr in ("backward", "manual_backward", "grad")
             if differentiates and (
-                name in _names_in(each.func.value) or any(name in _names_in(given) for given in each.args)
+                name in names_in(each.func.value) or any(name in names_in(given) for given in each.args)
             ):
                 return True
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from snugfit.doctor.observe.script_syntax import Loop, around, spans, syntax_of
+from snugfit.doctor.observe.script_syntax import Loop, around, reads, spans, syntax_of
 
 _INNER = ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp | ast.Lambda
 """Passes within a statement, of which it may take all."""
@@ -63,7 +63,7 @@ def read_after_loop(file: str, line: int) -> tuple[str, int] | None:
     if any(isinstance(each, _INNER) and spans(each, line) for each in ast.walk(statement)):
         return None
     name = statement.targets[0].id
-    return None if any(_reads(each, name) for each in ast.walk(loop)) else _read_behind(scope, loop, name)
+    return None if reads(loop, name) else _read_behind(scope, loop, name)
 
 
 def _begins_in(loop: Loop, name: str) -> bool:
@@ -92,9 +92,3 @@ def _read_behind(scope: ast.AST, loop: Loop, name: str) -> tuple[str, int] | Non
     ]
     first = min(later, key=lambda each: (each.lineno, not isinstance(each.ctx, ast.Load)), default=None)
     return (name, first.lineno) if first is not None and isinstance(first.ctx, ast.Load) else None
-
-
-def _reads(node: ast.AST, name: str) -> bool:
-    if isinstance(node, ast.AugAssign):
-        return isinstance(node.target, ast.Name) and node.target.id == name
-    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)

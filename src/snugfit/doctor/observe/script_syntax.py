@@ -36,3 +36,41 @@ def spans(node: ast.AST, line: int) -> bool:
     """Return whether a line lies in a node."""
     first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
     return first is not None and last is not None and first <= line <= last
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Return the names that a node has anywhere in it."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def names_set_by(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement sets, also those of which it sets a part.
+
+    >>> sorted(names_set_by(ast.parse("a, b.c, d[e] = f").body[0]))
+    ['a', 'b', 'd']
+    """
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    parts = [part for target in targets for part in ast.walk(target)]
+    places = {
+        id(inner) for part in parts if isinstance(part, ast.Subscript) for inner in ast.walk(part.slice)
+    }
+    return {part.id for part in parts if isinstance(part, ast.Name) and id(part) not in places}
+
+
+def reads(node: ast.AST, name: str) -> bool:
+    """Return whether a node, or what is within it, reads a name, or adds to it."""
+    return any(
+        (isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load))
+        or (isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and each.target.id == name)
+        for each in ast.walk(node)
+    )
+
+
+def last_assignment(scope: ast.AST, name: str, before: int) -> ast.Assign | None:
+    """Return the last statement of a scope that sets a name, or a part of it, before a line; None without."""
+    sets = [
+        each
+        for each in ast.walk(scope)
+        if isinstance(each, ast.Assign) and each.lineno < before and name in names_set_by(each)
+    ]
+    return max(sets, key=lambda each: each.lineno, default=None)

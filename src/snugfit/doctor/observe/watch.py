@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Gradients
+from snugfit.doctor.observe.watchers.watch_argmax import watch_argmax
 from snugfit.doctor.observe.watchers.watch_attention import watch_attention
 from snugfit.doctor.observe.watchers.watch_copies import NoiseDrawn, watch_copies
 from snugfit.doctor.observe.watchers.watch_cuts import watch_cuts
@@ -50,6 +51,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     terms.install(patches)
     watch_schedules(recorder, patches)
     watch_losses(recorder, gradients, modules, noise, patches)
+    watch_argmax(recorder, modules.class_axes, patches)
     watch_copies(recorder, noise, patches)
     watch_other_losses(recorder, gradients, modules, patches)
     watch_distributions(recorder, patches)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -27,9 +26,8 @@ from snugfit.doctor.observe.graph_nodes import (
     mark_line,
     squashed_by,
 )
-from snugfit.doctor.observe.internals import script_as, size_before_view
 from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
-from snugfit.doctor.observe.padding_tokens import labels_on_padding, padding_behind
+from snugfit.doctor.observe.padding_tokens import labels_on_padding
 from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.script_events import (
     FarTargets,
@@ -43,9 +41,8 @@ from snugfit.doctor.observe.script_events import (
 from snugfit.doctor.observe.term_events import OwnRowScored, TransposedTargets
 from snugfit.doctor.observe.text_events import MaskedTokens
 from snugfit.doctor.observe.watchers.watch_copies import NoiseDrawn
-from snugfit.doctor.observe.watchers.watch_cuts import note_cut
 from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_loops import look_at_loop
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch, note_infinite
 from snugfit.doctor.observe.watchers.watch_shapes import look_at_shapes
@@ -127,7 +124,7 @@ def _are_raw(scores: Tensor, axis: int) -> bool:
 def watch_losses(
     recorder: Recorder, gradients: Gradients, modules: ModuleWatch, noise: NoiseDrawn, patches: Patches
 ) -> None:
-    """Record calls of the loss functions, and of argmax, which is how classes are scored."""
+    """Record calls of the loss functions."""
     axes = modules.class_axes
 
     def of_classes(name: str) -> Callable[[_Call], _Call]:
@@ -141,7 +138,7 @@ def watch_losses(
                 with recorder.guard():
                     recorder.add(seen := _seen(recorder, name, input, target, options))
                     look_at_ends(recorder, seen, target)
-                    _look_at_padding(recorder, modules, input, target, options)
+                    _look_at_padding(recorder, target, options)
                     _look_at_multi_hot(recorder, name, input, target)
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
@@ -185,55 +182,6 @@ def watch_losses(
         patches.wrap(functional, name, of_classes(name))
     for name in _OTHERS:
         patches.wrap(functional, name, of_numbers(name))
-    _watch_argmax(recorder, axes, patches)
-
-
-def _watch_argmax(recorder: Recorder, axes: ClassAxes, patches: Patches) -> None:
-    """Record calls of argmax, and over which axis it takes the best."""
-
-    def scoring(original: _Call) -> _Call:
-        def argmax(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-            looked = not torch.compiler.is_dynamo_compiling() and isinstance(input, Tensor)
-            if not looked or recorder.looking or not recorder.active:
-                return original(input, *args, **kwargs)
-            axis = args[0] if args else kwargs.get("dim")
-            with recorder.guard():
-                if input.dim() > 1:
-                    recorder.add(_simple(recorder, "argmax", "", False))
-                _look_at_argmax(recorder, axes, input, axis)
-                if recorder.detailed and is_own(sys._getframe(1).f_code.co_filename):
-                    note_cut(recorder, input)
-            result = original(input, *args, **kwargs)
-            with recorder.guard():
-                if axis in (0, -2) and input.dim() == 2 and result.dim() == 1 and not torch.is_grad_enabled():
-                    axes.note_best(result, input, where())
-                elif axis is None and input.dim() == 2 and result.dim() == 0:
-                    axes.note_whole(result, input, where())
-            return result
-
-        return argmax
-
-    def taking(original: _Call) -> _Call:
-        def largest(input: Any, *args: Any, **kwargs: Any) -> Any:
-            axis = args[0] if args else kwargs.get("dim")
-            if isinstance(axis, int) and isinstance(input, Tensor) and input.dim() > 2:
-                own = is_own(sys._getframe(1).f_code.co_filename)
-                if own and not (torch.compiler.is_dynamo_compiling() or recorder.looking) and recorder.active:
-                    with recorder.guard():
-                        _look_at_argmax(recorder, axes, input, axis)
-            return original(input, *args, **kwargs)
-
-        return largest
-
-    for owner in (torch, Tensor):
-        in_c = owner.max
-        patches.wrap(owner, "max", taking)
-        if owner is torch:
-            script_as(torch.max, in_c)
-    in_c = torch.argmax
-    patches.wrap(torch, "argmax", scoring)
-    script_as(torch.argmax, in_c)
-    patches.wrap(torch.Tensor, "argmax", scoring)
 
 
 def watch_other_losses(
@@ -273,7 +221,7 @@ def watch_other_losses(
             if looked and recorder.active:
                 with recorder.guard():
                     if log_probs.dim() == 3 and kind_of_scores(log_probs, 2) != "log probabilities":
-                        recorder.add(replace(_simple(recorder, "ctc_loss", "", True), given="raw scores"))
+                        recorder.add(replace(simple_loss(recorder, "ctc_loss", "", True), given="raw scores"))
                     _look_at_blanks(recorder, targets, args, kwargs)
             return original(log_probs, targets, *args, **kwargs)
 
@@ -453,17 +401,12 @@ def _look_at_multi_hot(recorder: Recorder, name: str, scores: Tensor, target: Te
         recorder.add(Fault(where(), recorder.log.updates, "wrong_scores", what, fix, 3, certain=True))
 
 
-def _look_at_padding(
-    recorder: Recorder, modules: ModuleWatch, scores: Tensor, target: Tensor, options: dict[str, Any]
-) -> None:
+def _look_at_padding(recorder: Recorder, target: Tensor, options: dict[str, Any]) -> None:
     """Note labels that count where the tokens that were read last are padding, unless the script weighs each of them itself."""
     tokens, whole = recorder.tokens, options.get("reduction", "mean") != "none"
-    if not (recorder.detailed and whole and torch.is_grad_enabled()) or tokens is None:
+    if not (recorder.detailed and whole and torch.is_grad_enabled()) or tokens is None or tokens.dim() != 2:
         return
-    if tokens.device != target.device:
-        return
-    if tokens.dim() != 2 or target.numel() not in (tokens.numel(), tokens.numel() - len(tokens)):
-        _look_at_stepped_padding(recorder, modules, scores, target, options)
+    if tokens.device != target.device or target.numel() not in (tokens.numel(), tokens.numel() - len(tokens)):
         return
     padding = recorder.padding_of(tokens)
     if padding is None:
@@ -472,26 +415,6 @@ def _look_at_padding(
     if counted is not None:
         at, update = where(), recorder.log.updates
         recorder.add(MaskedTokens(at, update, *counted, 0, 0, 0, tokens.numel(), by_mask=False))
-
-
-def _look_at_stepped_padding(
-    recorder: Recorder, modules: ModuleWatch, scores: Tensor, target: Tensor, options: dict[str, Any]
-) -> None:
-    """Note labels of padding, known by the labels alone, where a decoder reads one token of each row at a time and its scores are joined."""
-    size = size_before_view(scores.grad_fn) if scores.dim() == 2 and not target.is_floating_point() else None
-    rows = modules.rows_in_batch
-    if size is None or len(size) != 3 or size[0] != rows or size[0] * size[1] != target.numel():
-        return
-    labels = target.detach().reshape(size[0], size[1])
-    padding = padding_behind(labels)
-    counted = (
-        None
-        if padding is None
-        else labels_on_padding(padding, labels, options.get("ignore_index", -100), options.get("weight"))
-    )
-    if counted is not None:
-        at, update = where(), recorder.log.updates
-        recorder.add(MaskedTokens(at, update, *counted, 0, 0, 0, labels.numel(), by_mask=False))
 
 
 def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor, target: Tensor) -> None:
@@ -546,23 +469,8 @@ def _look_at_likenesses(recorder: Recorder, scores: Tensor, target: Tensor) -> N
         recorder.add(OwnRowScored(where(), recorder.log.updates, rows))
 
 
-def _look_at_argmax(recorder: Recorder, axes: ClassAxes, scores: Tensor, axis: Any) -> None:
-    """Note an argmax of a model's output over an axis as long as that of the classes, which is another one."""
-    classes = axes.of(scores)
-    if not classes or not isinstance(axis, int) or axis % scores.dim() in classes:
-        return
-    taken = axis % scores.dim()
-    if scores.shape[taken] in {scores.shape[each] for each in classes}:
-        right = min(classes)
-        what = f"scores of {list(scores.shape)} have their classes on axis {right}, as the loss takes them, and the best are taken over axis {taken}"
-        recorder.add(
-            WrongAxis(
-                where(), recorder.log.updates, "argmax", what, f"predicted = scores.argmax(dim={right})"
-            )
-        )
-
-
-def _simple(recorder: Recorder, name: str, given: str, mean: bool) -> Loss:
+def simple_loss(recorder: Recorder, name: str, given: str, mean: bool) -> Loss:
+    """Return the event of a call of which nothing but its name and what it was given is known."""
     grad = torch.is_grad_enabled()
     at, update = where(), recorder.log.updates
     return Loss(at, update, name, grad, given, mean, 0, 0, 0, None, False, {}, False, 0.0)
@@ -577,7 +485,7 @@ def _binary(recorder: Recorder, name: str, scores: Tensor, target: Tensor, optio
     given = {"Relu": "rectified", "Tanh": "bounded"}.get(made, "")
     if takes_scores and squashed_by(scores.grad_fn):
         given = "probabilities"
-    seen = _simple(recorder, name, given, options.get("reduction", "mean") == "mean")
+    seen = simple_loss(recorder, name, given, options.get("reduction", "mean") == "mean")
     if name == "kl_div" and recorder.detailed and float(scores.detach().amax()) > _SLACK:
         return replace(seen, given="raw scores")
     if name == "kl_div" and recorder.detailed and not options.get("log_target") and _are_logarithms(target):
@@ -611,7 +519,7 @@ def _seen(
     axis = 1 if scores.dim() > 1 else 0
     mean = options.get("reduction", "mean") == "mean"
     if target.is_floating_point() or scores.dim() == 0 or not target.numel():
-        return _simple(recorder, name, kind_of_scores(scores, axis) if scores.numel() else "", mean)
+        return simple_loss(recorder, name, kind_of_scores(scores, axis) if scores.numel() else "", mean)
     classes = scores.shape[axis]
     flat = target.detach().reshape(-1)
     wanted = flat.cpu().numpy()  # whose calls take a third of the time of torch's

@@ -50,7 +50,8 @@ from snugfit.doctor.observe.watchers.watch_best import look_for_aliases
 from snugfit.doctor.observe.watchers.watch_cuts import note_parameters
 from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, own_frames, where
-from snugfit.doctor.observe.watchers.watch_tables import look_at_scale, look_at_source
+from snugfit.doctor.observe.watchers.watch_source import look_at_source
+from snugfit.doctor.observe.watchers.watch_tables import look_at_scale
 from snugfit.doctor.observe.watchers.watch_texts import (
     is_of_transformers,
     look_at_labels,

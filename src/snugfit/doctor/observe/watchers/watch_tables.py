@@ -13,34 +13,21 @@ from torch import Tensor
 from torch.utils import data
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.idle_lines import copies_under_a_count, rate_that_is_only_shown
-from snugfit.doctor.observe.late_splits import fitted_before_split, graph_of_all_edges
-from snugfit.doctor.observe.library_lines import cause_lines
-from snugfit.doctor.observe.lost_terms import lost_terms
 from snugfit.doctor.observe.own_source import (
     line_that_cuts_twice,
-    line_that_draws_apart,
     line_that_splits,
-    own_files,
-    sets_rate_of_zero,
 )
 from snugfit.doctor.observe.row_digests import Rows
 from snugfit.doctor.observe.run_events import (
-    CopyUnmoved,
-    DrawnApart,
     Fault,
-    FittedToAll,
-    GraphOfAllEdges,
-    LossLost,
     OtherIndex,
     OwnStatistics,
-    RateUnused,
     RowsInSteps,
     ScaledAlone,
     WindowsShared,
 )
 from snugfit.doctor.observe.tables import Tables
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, shown, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
 from snugfit.doctor.observe.whole_scales import LEAST_ROWS, MOST_COLUMNS, is_scaled, tensors_of
 
 _Call = Callable[..., Any]
@@ -205,33 +192,6 @@ def _is_of_subjects(values: Tensor) -> bool:
         if len(values) % count == 0 and len(values) // count >= LEAST_OF_SUBJECT
     ]
     return any(all(is_scaled(each) for each in values.chunk(count)) for count in counts)
-
-
-def look_at_source(recorder: Recorder) -> None:
-    """Note, before the training, what the script's source does that no function of torch sees, once: arrays that it shuffles or splits apart, or too late, and losses that it throws away."""
-    if recorder.source_read:
-        return
-    recorder.source_read = True
-    update = recorder.log.updates
-    recorder.log.cause_lines, recorder.log.zero_rate = cause_lines(), sets_rate_of_zero()
-    apart = line_that_draws_apart()
-    if apart is not None:
-        recorder.add(DrawnApart(apart[0], update, apart[1], apart[2]))
-    for file in own_files():
-        for lost in lost_terms(file):
-            recorder.add(LossLost(f"{shown(file)}:{lost.line}", update, lost.name, lost.each_pass))
-        rate = rate_that_is_only_shown(file)
-        if rate is not None:
-            recorder.add(RateUnused(f"{shown(file)}:{rate.line}", update, rate.name))
-        for copy in copies_under_a_count(file):
-            recorder.add(CopyUnmoved(f"{shown(file)}:{copy.line}", update, copy.name))
-        fitted, graph = fitted_before_split(file), graph_of_all_edges(file)
-        if fitted is not None:
-            split_at = f"{shown(file)}:{fitted.split}"
-            recorder.add(FittedToAll(f"{shown(file)}:{fitted.line}", update, fitted.made_by, split_at))
-        if graph is not None:
-            split_at = f"{shown(file)}:{graph.split}"
-            recorder.add(GraphOfAllEdges(f"{shown(file)}:{graph.line}", update, graph.made_by, split_at))
 
 
 def look_at_rows(recorder: Recorder, tables: Tables, rows: Rows) -> None:
