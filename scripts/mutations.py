@@ -278,10 +278,10 @@ MUTATIONS = (
     ),
     Mutation(
         "parts of a loss: those at the worst point are logged too",
-        "step/window_means.py",
+        "step/reported_means.py",
         "self._passes != number or not torch.is_grad_enabled()",
         "not torch.is_grad_enabled()",
-        ("tests/unit/step/test_window_means.py",),
+        ("tests/unit/step/test_reported_means.py",),
     ),
     Mutation(
         "teacher: the map between features is delivered",

@@ -17,7 +17,7 @@ from snugfit.techniques.learning.sam import SAM
 from snugfit.techniques.learning.sgd import SGD
 from tests.ranks.law import STRATEGIES, part_of
 from tests.ranks.pool import Ranks
-from tests.unit.step.test_window_means import TOLERANCE, model, plain, weighted, window
+from tests.unit.step.test_reported_means import TOLERANCE, model, plain, weighted, window
 
 UPDATES = 2
 

@@ -58,7 +58,7 @@ class WindowCompute:
         """
         step = self.step
         step.drop_gradients()
-        step.window_means.begin_pass()
+        step.reported_means.begin_pass()
         passes = self.passes()
         if step.plain and len(passes) == 1 and self.take is None and step.inputs.copied is False:
             return self._run_at_once()
@@ -181,7 +181,7 @@ class WindowCompute:
         with self.step.seams.forward(batch):
             terms = self.loss(outputs, batch)
         # before the first pass, which is of what comes of these outputs
-        self.step.window_means.add_parts(terms, 0)
+        self.step.reported_means.add_parts(terms, 0)
         return terms
 
     def terms(self) -> LossTerms:
@@ -296,10 +296,10 @@ class WindowCompute:
         """Return the loss of a micro-batch; of one that does not count, with weights of 0."""
         outputs = self.step.forward(part)
         terms = self.loss(outputs, part)
-        self.step.window_means.add_outputs(outputs, part.data, counts)
+        self.step.reported_means.add_outputs(outputs, part.data, counts)
         if not counts:
             terms = replace(terms, weights=torch.zeros_like(terms.values))
-        self.step.window_means.add_parts(terms)
+        self.step.reported_means.add_parts(terms)
         return terms
 
     def _handed(

@@ -44,10 +44,10 @@ from snugfit.step.model_checks.module_modes import Modes
 from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.model_checks.padding import Padding
 from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
+from snugfit.step.reported_means import ReportedMeans
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
 from snugfit.step.trainable import check_module, check_trainable, unwrapped
-from snugfit.step.window_means import WindowMeans
 from snugfit.step.window_sums import asks_for_sums, with_window_sums
 from snugfit.strategies.base import Strategy
 from snugfit.system.nothing import NOTHING
@@ -200,7 +200,7 @@ class Step:
         loss_function = find_loss(loss)
         self.couples_rows = couples_rows(loss_function)
         self._sums_first = asks_for_sums(loss_function, forward)
-        self.window_means = WindowMeans(forward)
+        self.reported_means = ReportedMeans(forward)
         self.loss, self.user_loss = loss_function, over_batches(loss_function)
         context = Context(
             model,
@@ -324,7 +324,7 @@ class Step:
         with phase("adjust"):
             if self.seams.adjusts:
                 metrics = self.seams.adjust(self.bearers, self.progress, self.seed, norm)
-        metrics = self.window_means.with_means(metrics, self.strategy)
+        metrics = self.reported_means.with_means(metrics, self.strategy)
         with phase("optimizer"):
             step_optimizer(self.optimizer)
         self.progress.updates += 1
@@ -443,7 +443,7 @@ class Step:
     def begin_passes(self) -> None:
         """Begin passes anew: over a window, or over rows of it that none has been over."""
         self._passes = 0
-        self.window_means.begin_rows()
+        self.reported_means.begin_rows()
 
     def preserved_buffers(self) -> AbstractContextManager[None]:
         """Temporarily allow buffers such as batch norm's statistics to change; on exit they are as before."""
@@ -472,7 +472,7 @@ class Step:
     def _compute(self, window: Batch, buffers: list[BufferCopies]) -> Gradients:
         """Return the window's gradient; what raises leaves nothing behind."""
         self._passes = 0
-        self.window_means.begin_window()
+        self.reported_means.begin_window()
         self.largest, self.handed = 0, False
         self.inputs.require_unchanged()
         try:

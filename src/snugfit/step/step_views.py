@@ -19,7 +19,7 @@ from snugfit.core.progress import Progress
 from snugfit.core.technique import BatchLoss, Stateful
 from snugfit.kit.buffers import AtFirst
 from snugfit.step.model_checks.changed_inputs import Inputs
-from snugfit.step.window_means import WindowMeans
+from snugfit.step.reported_means import ReportedMeans
 from snugfit.strategies.base import Strategy
 
 
@@ -98,7 +98,7 @@ class WindowStep(ForwardStep, Protocol):
     micro_batch: int | None
     has_batch_norm: bool
     exchange: Exchange | None
-    window_means: WindowMeans
+    reported_means: ReportedMeans
     plain: bool
     largest: int
     group: int

@@ -26,7 +26,7 @@ class Measuring(Protocol):
         ...
 
 
-class WindowMeans:
+class ReportedMeans:
     """The sums of a window's first pass with gradients, as the window's loss is of it; later passes are over other weights, or some rows.
 
     Args:
