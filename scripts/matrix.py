@@ -12,7 +12,7 @@ from typing import Any
 
 from snugfit.core.selection import exclusion
 from snugfit.core.technique import STAGED_SEAMS, Stage, Technique
-from snugfit.recipe.technique_catalogue import measured_costs
+from snugfit.recipe.technique_cards import measured_costs
 from snugfit.techniques import discover
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "techniques" / "matrix.md"

@@ -32,18 +32,18 @@ def techniques(
     Techniques that installed packages list are shown with their package, and are imported when they are named alone.
     """
     with Activity(text=_IMPORTING, at_once=False):
-        from snugfit.recipe import technique_catalogue
+        from snugfit.recipe import technique_cards
 
-        preset = technique_catalogue.preset_card(name) if name is not None else None
-        cards = technique_catalogue.cards(name) if preset is None else []
+        preset = technique_cards.preset_card(name) if name is not None else None
+        cards = technique_cards.cards(name) if preset is None else []
     values: dict[str, Any]
     if preset is not None:
-        values, text = {"preset": preset}, technique_catalogue.preset_page(preset)
+        values, text = {"preset": preset}, technique_cards.preset_page(preset)
     elif name is not None:
-        values, text = {"techniques": cards}, technique_catalogue.page(cards[0])
+        values, text = {"techniques": cards}, technique_cards.page(cards[0])
     else:
-        listed = technique_catalogue.listed()
-        values, text = {"techniques": cards, "packages": listed}, technique_catalogue.listing(cards, listed)
+        listed = technique_cards.listed()
+        values, text = {"techniques": cards, "packages": listed}, technique_cards.listing(cards, listed)
     if as_json:
         show(values, as_json)
     else:
@@ -58,14 +58,14 @@ def tasks(
     as_json: JsonOption = False,
 ) -> None:
     """List what a recipe can train, or describe one task: its rows, its settings, and what comes of it."""
-    from snugfit.recipe import task_catalogue
+    from snugfit.recipe import task_cards
 
-    facts = task_catalogue.tasks(name)
+    facts = task_cards.tasks(name)
     if name is not None:
-        values, text = {"tasks": facts}, task_catalogue.page(facts[0])
+        values, text = {"tasks": facts}, task_cards.page(facts[0])
     else:
-        others = task_catalogue.listed()
-        values, text = {"tasks": facts, "packages": others}, task_catalogue.listing(facts, others)
+        others = task_cards.listed()
+        values, text = {"tasks": facts, "packages": others}, task_cards.listing(facts, others)
     if as_json:
         show(values, as_json)
     else:

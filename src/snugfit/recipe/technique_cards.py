@@ -1,4 +1,4 @@
-"""The catalogue of what a recipe can name: the cards and settings of all techniques."""
+"""The cards of all techniques, with their settings as a recipe names them: as plain values, a list and a page. `techniques/__init__` finds the techniques."""
 
 from __future__ import annotations
 

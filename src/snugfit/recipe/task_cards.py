@@ -1,4 +1,4 @@
-"""The catalogue of tasks: what each learns, what it reads of a recipe, and what comes of it. Loads no torch."""
+"""The cards of all tasks, as plain values, a list and a page: what each learns, what it reads of a recipe, and what comes of it. Loads no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.reference import entries
-from snugfit.recipe.technique_catalogue import OF_OTHERS, lines_of_others
+from snugfit.recipe.technique_cards import OF_OTHERS, lines_of_others
 from snugfit.system.plugins import Importer
 from snugfit.tasks import discover, find, import_task, registered
 from snugfit.tasks.plugins import TASKS
