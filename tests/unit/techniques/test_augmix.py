@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from snugfit.techniques.learning.augmix import ALL, OF_PAPER, AugMix, augmixed
-from tests.unit.kit.picture_formulas import reference
+from tests.unit.kit.pictures.picture_formulas import reference
 from tests.unit.techniques.settings import refuses
 
 PAPER = [

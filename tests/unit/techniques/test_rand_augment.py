@@ -19,7 +19,7 @@ from snugfit.recipe import load_recipe
 from snugfit.tasks.prepare import prepare
 from snugfit.techniques.learning.augmix import AugMix
 from snugfit.techniques.learning.rand_augment import OPERATIONS, RandAugment, rand_augmented
-from tests.unit.kit.picture_formulas import reference
+from tests.unit.kit.pictures.picture_formulas import reference
 from tests.unit.techniques.settings import refuses
 
 NAMES = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Technique
-from snugfit.kit.picture_operations import (
+from snugfit.kit.pictures.picture_operations import (
     SIGNED,
     UNSIGNED,
     Operation,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import SettingError
-from snugfit.kit.convolutions import convolutions
+from snugfit.kit.pictures.convolutions import convolutions
 
 
 def blurred(images: Tensor, stride: int | tuple[int, ...] = 1) -> Tensor:

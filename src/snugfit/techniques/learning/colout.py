@@ -11,7 +11,7 @@ from torch import Tensor
 
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, Stage, Technique
-from snugfit.kit.images import map_images, refuse_labels_of_pixels
+from snugfit.kit.pictures.images import map_images, refuse_labels_of_pixels
 from snugfit.system.device_copies import to_device
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from snugfit.core.layers import replace_module
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import SettingError
-from snugfit.kit.convolutions import convolutions, no_convolution
+from snugfit.kit.pictures.convolutions import convolutions, no_convolution
 
 
 def factorized(conv: nn.Conv2d, rank: int) -> nn.Sequential:

@@ -8,7 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Technique
-from snugfit.kit.picture_operations import SIGNED, UNSIGNED, Operation, changed, drawn_name, translations
+from snugfit.kit.pictures.picture_operations import (
+    SIGNED,
+    UNSIGNED,
+    Operation,
+    changed,
+    drawn_name,
+    translations,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image

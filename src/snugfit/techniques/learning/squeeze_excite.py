@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
-from snugfit.kit.convolutions import convolutions, no_convolution
+from snugfit.kit.pictures.convolutions import convolutions, no_convolution
 
 
 class ChannelFactors(nn.Module):

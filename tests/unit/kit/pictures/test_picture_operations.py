@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from snugfit.kit.picture_operations import SIGNED, UNSIGNED, changed, drawn_name, translations
-from tests.unit.kit.picture_formulas import reference
+from snugfit.kit.pictures.picture_operations import SIGNED, UNSIGNED, changed, drawn_name, translations
+from tests.unit.kit.pictures.picture_formulas import reference
 
 ALL = {**SIGNED, **translations(0.4), **UNSIGNED}
 
