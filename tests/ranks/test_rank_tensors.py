@@ -11,9 +11,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from snugfit.kit.bf16_rounding import rounded_stochastically
 from snugfit.kit.optimizers.blockwise import rows_of_blocks, spread
 from snugfit.kit.optimizers.foreach import add_, copy_, global_norm, lerp, lerp_, scale_, sign_
+from snugfit.kit.precision.bf16_rounding import rounded_stochastically
 from snugfit.kit.sharded_tensors import of_part, own_part, whole
 from tests.ranks.pool import Ranks
 

@@ -11,8 +11,8 @@ from snugfit.core.parameters import decayed
 from snugfit.data.stream import streamed
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.subject import Subject
-from snugfit.kit.bf16_rounding import alternative, device_name, has_bf16
-from snugfit.kit.checkpoint_precision import made_in_bf16
+from snugfit.kit.precision.bf16_rounding import alternative, device_name, has_bf16
+from snugfit.kit.precision.checkpoint_precision import made_in_bf16
 from snugfit.step.step import Step
 from snugfit.system.processor import processor_flags
 

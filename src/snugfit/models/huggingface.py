@@ -16,7 +16,7 @@ from snugfit.core.random import preserved_randomness, seed_device
 from snugfit.core.technique import Technique
 from snugfit.errors import ModelError
 from snugfit.kit.adapters.embedding_rows import note_tokenizer
-from snugfit.kit.checkpoint_precision import forget_origin, remember_origin
+from snugfit.kit.precision.checkpoint_precision import forget_origin, remember_origin
 from snugfit.kit.sharded_loading import KeepPart
 from snugfit.models.bundle import changed_by
 from snugfit.models.folders import (

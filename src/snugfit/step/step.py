@@ -30,7 +30,7 @@ from snugfit.kit.default_loss import loss_or_default
 from snugfit.kit.kv_cache import caching_configs, without_caches
 from snugfit.kit.phases import phase
 from snugfit.kit.placement import cloned
-from snugfit.kit.product_rounding import products_as_chosen
+from snugfit.kit.precision.product_rounding import products_as_chosen
 from snugfit.kit.torch_wrappers import step_optimizer
 from snugfit.step import state
 from snugfit.step.compute import WindowCompute

@@ -20,9 +20,9 @@ from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.layers import repeated_blocks
 from snugfit.core.loss_terms import LossTerms
 from snugfit.errors import RunFolderError
-from snugfit.kit.autocast import casting_anew, weights_cast_again
 from snugfit.kit.mapped_tensors import in_file
 from snugfit.kit.placement import place_, set_data_
+from snugfit.kit.precision.autocast import casting_anew, weights_cast_again
 from snugfit.kit.sharded_loading import emptied_
 from snugfit.kit.sharded_tensors import is_sharded, of_part, of_rows, whole
 from snugfit.kit.skeleton import fill_, skeleton

@@ -8,7 +8,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.losses import cross_entropy
 from snugfit.core.technique import Context
 from snugfit.errors import SettingError
-from snugfit.kit.bf16_rounding import has_bf16
+from snugfit.kit.precision.bf16_rounding import has_bf16
 from snugfit.techniques.numerics.bf16 import BF16
 from tests.unit.techniques.settings import context
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Context
 from snugfit.errors import MissingExtra, PlanConflict, SettingError, SnugfitWarning
-from snugfit.kit.product_rounding import lacks_capability
+from snugfit.kit.precision.product_rounding import lacks_capability
 from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.numerics import fp8

@@ -16,8 +16,9 @@ from snugfit.core.parameters import decayed, parameter_groups
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict, SettingError
-from snugfit.kit import bf16_rounding, row_chunks
+from snugfit.kit import row_chunks
 from snugfit.kit.optimizers.masters import MasterOptimizer
+from snugfit.kit.precision import bf16_rounding
 from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW

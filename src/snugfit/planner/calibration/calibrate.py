@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from snugfit.kit.product_rounding import products_in
+from snugfit.kit.precision.product_rounding import products_in
 from snugfit.planner.calibration.disk import disk_rate
 from snugfit.planner.calibration.host_seconds import around_seconds, call_seconds, host_seconds
 from snugfit.planner.calibration.microbenchmarks import (

@@ -10,7 +10,7 @@ import torch
 
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Technique
-from snugfit.kit.bf16_rounding import check_bf16
+from snugfit.kit.precision.bf16_rounding import check_bf16
 
 
 @dataclass(frozen=True)

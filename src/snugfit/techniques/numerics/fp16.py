@@ -9,8 +9,8 @@ import torch
 
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams
 from snugfit.errors import SettingError
-from snugfit.kit.fp16_computing import HalfPrecision
-from snugfit.kit.fp16_computing import autocast_fp16 as autocast_fp16
+from snugfit.kit.precision.fp16_computing import HalfPrecision
+from snugfit.kit.precision.fp16_computing import autocast_fp16 as autocast_fp16
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Sharing, Stage
-from snugfit.kit.fp16_computing import HalfPrecision
 from snugfit.kit.optimizers.masters import MASTERS_STEPPED, NARROW_HEAD, narrow_, on_masters
+from snugfit.kit.precision.fp16_computing import HalfPrecision
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.core.tree import map_tree
 from snugfit.errors import SettingError
-from snugfit.kit.autocast import expected_autocast
 from snugfit.kit.lm_head import output_head
 from snugfit.kit.patched_forward import replaced_forward
+from snugfit.kit.precision.autocast import expected_autocast
 
 NARROW = (torch.float16, torch.bfloat16)
 

@@ -18,10 +18,10 @@ from snugfit.core.batch import Batch
 from snugfit.core.layers import base_of, is_conv1d, last_linear, layers, output_layer, stock_heads
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
-from snugfit.kit.bf16_rounding import alternative, device_name, has_bf16
 from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.patched_forward import replaced_forward, without_fast_path
-from snugfit.kit.product_rounding import lacks_capability
+from snugfit.kit.precision.bf16_rounding import alternative, device_name, has_bf16
+from snugfit.kit.precision.product_rounding import lacks_capability
 from snugfit.system.log_filters import importing_torchao
 
 CAPABILITY = (8, 9)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SnugfitWarning
-from snugfit.kit.autocast import expected_autocast
 from snugfit.kit.patched_forward import replaced_forward
+from snugfit.kit.precision.autocast import expected_autocast
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 

@@ -21,8 +21,8 @@ from snugfit.core.technique import (
     Stage,
     Technique,
 )
-from snugfit.kit.bf16_rounding import check_bf16
 from snugfit.kit.optimizers.masters import MASTERS_STEPPED, NARROW_HEAD, narrow_, on_masters
+from snugfit.kit.precision.bf16_rounding import check_bf16
 
 
 @dataclass(frozen=True)

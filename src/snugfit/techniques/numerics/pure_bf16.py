@@ -16,9 +16,14 @@ from snugfit.core.parameters import ParameterGroup
 from snugfit.core.random import derive_seed
 from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Stage, Technique
 from snugfit.errors import SettingError
-from snugfit.kit.bf16_rounding import device_name, has_bf16, rounded_stochastically, with_compensation
 from snugfit.kit.optimizers.one_by_one import ShadowOptimizer, standing_in
 from snugfit.kit.patched_forward import taking_any_float
+from snugfit.kit.precision.bf16_rounding import (
+    device_name,
+    has_bf16,
+    rounded_stochastically,
+    with_compensation,
+)
 from snugfit.kit.quantized.experts import QuantisedExperts
 from snugfit.kit.quantized.frozen_linear import QuantisedLinear
 

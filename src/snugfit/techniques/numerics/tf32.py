@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning
-from snugfit.kit.product_rounding import lacks_capability, products_in
+from snugfit.kit.precision.product_rounding import lacks_capability, products_in
 
 CAPABILITY = (8, 0)
 """Of the first GPUs with tf32: Ampere."""

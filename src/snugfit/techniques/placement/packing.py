@@ -18,11 +18,11 @@ from snugfit.core.scalar_reads import is_fake, read
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
-from snugfit.kit.autocast import casting_anew
 from snugfit.kit.packing.example_attention import by_example
 from snugfit.kit.packing.packed_bodies import BodyCall, attends_by_example, bodies, call_of
 from snugfit.kit.packing.packed_rows import Packed, computing_rows
 from snugfit.kit.patched_forward import replaced_forward
+from snugfit.kit.precision.autocast import casting_anew
 from snugfit.system.tolerances import allowed_rounding, in_float64
 from snugfit.system.user_objects import describe
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from snugfit.errors import SettingError
-from snugfit.kit.product_rounding import Switches
+from snugfit.kit.precision.product_rounding import Switches
 from snugfit.planner.calibration import calibrate as calibration
 from snugfit.planner.calibration import disk, host_seconds, microbenchmarks, timing
 from snugfit.planner.cost.flops import op_class

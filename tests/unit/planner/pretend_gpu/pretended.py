@@ -138,7 +138,7 @@ def compiled() -> dict[str, Any]:
 
 def answers() -> dict[str, Any]:
     from snugfit.core.random import preserved_randomness, seed_device
-    from snugfit.kit.bf16_rounding import alternative, has_bf16
+    from snugfit.kit.precision.bf16_rounding import alternative, has_bf16
     from snugfit.kit.streaming.slot import Slot
     from snugfit.kit.streaming.weight_stream import spare_device_bytes
     from snugfit.system.memory import available_bytes, memory_bytes, release_memory

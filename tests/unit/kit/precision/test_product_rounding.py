@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.kit import product_rounding
-from snugfit.kit.product_rounding import Switches, products_as_chosen, products_in
+from snugfit.kit.precision import product_rounding
+from snugfit.kit.precision.product_rounding import Switches, products_as_chosen, products_in
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
 

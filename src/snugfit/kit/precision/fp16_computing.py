@@ -14,7 +14,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.technique import Context, Seams, Technique
 from snugfit.errors import SettingError
-from snugfit.kit.checkpoint_precision import made_in_bf16
+from snugfit.kit.precision.checkpoint_precision import made_in_bf16
 
 
 def autocast_fp16(device: torch.device) -> AbstractContextManager[Any]:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from snugfit.kit.autocast import casting_anew, weights_cast_again
+from snugfit.kit.precision.autocast import casting_anew, weights_cast_again
 from snugfit.system.allocation_counter import AllocatedBytes
 
 WIDTH, LAYERS = 64, 4

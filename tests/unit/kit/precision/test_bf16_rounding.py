@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from snugfit.kit.bf16_rounding import rounded_stochastically, with_compensation
+from snugfit.kit.precision.bf16_rounding import rounded_stochastically, with_compensation
 
 
 def source(seed: int = 0) -> torch.Generator:

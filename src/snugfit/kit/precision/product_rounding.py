@@ -5,7 +5,7 @@ depend on the shape of a product, so that another micro-batch or another number 
 
 Each setting has an older and a newer name in torch, and torch raises where only one of them is set and somebody, such as inductor, asks by
 the other. So both are set here, and nowhere else. The names of `torch._C` are those that `torch.backends` calls, at a tenth of its time;
-tests/unit/kit/test_product_rounding.py tells when one moves.
+tests/unit/kit/precision/test_product_rounding.py tells when one moves.
 """
 
 from __future__ import annotations

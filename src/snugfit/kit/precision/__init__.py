@@ -1,0 +1,1 @@
+"""Mixed precision: autocast, types of 16 bits, and how products round."""
