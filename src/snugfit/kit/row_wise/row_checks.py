@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
+from snugfit.kit.activations.saved_tensors import watched_graphs
 from snugfit.kit.buffers import Buffers, Mark, marks_of
 from snugfit.kit.packing.example_attention import Spans
 from snugfit.kit.precision.autocast import casting_anew
-from snugfit.kit.saved_tensors import watched_graphs
 
 # spans are passed over by attention where only some of their rows are computed
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, Spans)

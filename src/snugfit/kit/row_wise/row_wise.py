@@ -14,8 +14,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from snugfit.core.random import preserved_randomness
+from snugfit.kit.activations.call_tensors import Rebuild, taken_apart
 from snugfit.kit.buffers import MovedBuffers, marks_of
-from snugfit.kit.call_tensors import Rebuild, taken_apart
 from snugfit.kit.row_wise.row_checks import RowChecks, can_learn, is_cut
 
 

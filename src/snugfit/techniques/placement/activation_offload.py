@@ -17,8 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from snugfit.core.batch import Batch
 from snugfit.core.scalar_reads import is_fake
 from snugfit.core.technique import ONE_MEMORY, Card, Context, Family, Seams, Technique
+from snugfit.kit.activations.saved_tensors import storage_of, storages_of
 from snugfit.kit.precision.autocast import Cast, FrozenCasts, without_copy
-from snugfit.kit.saved_tensors import storage_of, storages_of
 from snugfit.kit.streaming.slot import slots
 from snugfit.units import parse_bytes
 

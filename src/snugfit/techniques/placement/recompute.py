@@ -24,17 +24,17 @@ from snugfit.core.layers import repeated_blocks
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError, nearest
+from snugfit.kit.activations.block_budget import Budget, shape_of
+from snugfit.kit.activations.call_tensors import apart, taken_apart
+from snugfit.kit.activations.saved_tensors import storage_of
 from snugfit.kit.batch_norm import has_batch_norm
-from snugfit.kit.block_budget import Budget, shape_of
 from snugfit.kit.buffers import MovedBuffers
-from snugfit.kit.call_tensors import apart, taken_apart
 from snugfit.kit.kv_cache import caches_among, caching_configs, without_caches
 from snugfit.kit.module_patterns import find_modules, require_list
 from snugfit.kit.packing.packed_rows import rows_of
 from snugfit.kit.patched_forward import replaced_forward
 from snugfit.kit.precision.autocast import casting_anew
 from snugfit.kit.row_wise.row_wise import RowWise
-from snugfit.kit.saved_tensors import storage_of
 from snugfit.units import parse_bytes
 
 OPERATIONS = {

@@ -12,9 +12,9 @@ from snugfit.core.batch import Batch
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
+from snugfit.kit.activations.call_tensors import taken_apart
+from snugfit.kit.activations.saved_tensors import SavedBytes, counting_saved
 from snugfit.kit.buffers import Buffers
-from snugfit.kit.call_tensors import taken_apart
-from snugfit.kit.saved_tensors import SavedBytes, counting_saved
 from snugfit.kit.streaming.slot import slots
 from snugfit.units import format_bytes
 
