@@ -16,9 +16,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from snugfit.kit import generation
-from snugfit.kit.generation import Generation, generate, padded_left
-from snugfit.kit.padded_attention import row_by_row
+from snugfit.kit.language_models import generation
+from snugfit.kit.language_models.generation import Generation, generate, padded_left
+from snugfit.kit.language_models.padded_attention import row_by_row
 
 HEADS, OF_KEYS, DIM = 32, 8, 128
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from snugfit.core.losses import InfoNCE
 from snugfit.data.texts.text_pairs import PadTexts
-from snugfit.kit.text_embeddings import TextEmbeddings
+from snugfit.kit.language_models.text_embeddings import TextEmbeddings
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
 from snugfit.techniques.learning.gradient_cache import GradientCache

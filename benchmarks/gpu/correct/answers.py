@@ -24,7 +24,7 @@ def written(settings: Settings, run: Path, memory: int | None) -> tuple[list[str
 
     from snugfit.deliver.generate import load_generator
     from snugfit.deliver.generation_memory import within_memory
-    from snugfit.kit.generation import Generation
+    from snugfit.kit.language_models.generation import Generation
     from snugfit.planner.devices.device import Machine
     from snugfit.planner.devices.hardware import find_device
 

@@ -95,7 +95,7 @@ def generate(
             check_output(output, data, name="answers.jsonl")
             check_data(data)
         from snugfit.deliver.generate import answer_to, generate_file, load_generator, ready_for
-        from snugfit.kit.generation import Generation
+        from snugfit.kit.language_models.generation import Generation
 
         settings = Generation(max_new_tokens, temperature, top_p, seed, num_beams)
         budget = None if memory is None else parse_bytes(memory, "memory")

@@ -14,7 +14,7 @@ from snugfit.deliver.generation_memory import in_numbers, within_memory
 from snugfit.deliver.model_registry import resolve_model
 from snugfit.deliver.predictor import BATCH_ROWS, Predictor, load_predictor
 from snugfit.errors import DataError, ModelError
-from snugfit.kit.generation import Generation, positions_of, writes_another_text
+from snugfit.kit.language_models.generation import Generation, positions_of, writes_another_text
 from snugfit.system.disk_files import whole_file
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.tree import leaves
 from snugfit.deliver.predictor import BATCH_ROWS, Predictor
 from snugfit.errors import ModelError, SettingError, Untraceable, nearest
-from snugfit.kit.generation import Generation, room, writes_another_text
+from snugfit.kit.language_models.generation import Generation, room, writes_another_text
 from snugfit.kit.placement import place_
 from snugfit.kit.streaming.weight_stream import WeightStream, blocks_of
 from snugfit.planner.choice.candidate import Budget, margin_on

@@ -15,7 +15,7 @@ from snugfit.core.batch import labels_of
 from snugfit.core.losses import IGNORE_INDEX, logits_of
 from snugfit.data.texts.tags import OUTSIDE, Span, spans_of
 from snugfit.deliver.shown_rows import SIDE
-from snugfit.kit.token_scores import Seen
+from snugfit.kit.language_models.token_scores import Seen
 from snugfit.results.evaluation_details import ClassCounts, EvaluationDetails, ProbabilityBin, WorstRow
 from snugfit.step.metrics.label_metrics import are_predicted
 from snugfit.system.tolerances import in_float64

@@ -17,8 +17,8 @@ from snugfit.core.losses import over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.frames import without_frame
 from snugfit.errors import DataError, ModelError, SettingError
+from snugfit.kit.language_models.token_scores import in_token_chunks
 from snugfit.kit.precision.product_rounding import products_as_chosen
-from snugfit.kit.token_scores import in_token_chunks
 from snugfit.models.bundle import (
     DETERMINISTIC,
     ENTRIES,

@@ -14,7 +14,7 @@ from snugfit.data.texts.chat_template import ChatTemplate
 from snugfit.data.texts.tokens import sequences_in, special_frame
 from snugfit.doctor.findings import LEAST_ENDS, Certainty, Finding
 from snugfit.errors import DataError, SettingError
-from snugfit.kit.generation import stops_of
+from snugfit.kit.language_models.generation import stops_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

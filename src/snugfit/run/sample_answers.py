@@ -29,7 +29,7 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> ModelObserver:
     """
     from snugfit.data.texts.conversations import MOST_ASKED
     from snugfit.deliver.predictor import predictor_of
-    from snugfit.kit.generation import Generation
+    from snugfit.kit.language_models.generation import Generation
     from snugfit.step.metrics.text_metrics import OfWrittenTexts, text_scores
     from snugfit.tasks.decoded import decoder_of
 
@@ -99,7 +99,7 @@ def require_whole_model(
 def _is_answerable(row: Mapping[str, Any], asking: Inference, model: nn.Module) -> bool:
     """Return whether a row's prompt can be written and leaves the model a position: else a run would end at its first evaluation."""
     from snugfit.data.bad_rows import BadRow
-    from snugfit.kit.generation import positions_of, writes_another_text
+    from snugfit.kit.language_models.generation import positions_of, writes_another_text
 
     try:
         length = asking.length(asking.encode([row])[0])

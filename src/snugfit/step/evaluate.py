@@ -19,10 +19,10 @@ from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.data.named_sources import LOSS_OF, RowSources
 from snugfit.errors import OutOfMemory, SettingError
+from snugfit.kit.language_models.token_scores import Run, Seen, in_token_chunks, visible_part
 from snugfit.kit.metric_directions import OF_CLASS
 from snugfit.kit.phases import phase
 from snugfit.kit.precision.product_rounding import products_as_chosen
-from snugfit.kit.token_scores import Run, Seen, in_token_chunks, visible_part
 from snugfit.step.gather import joining, rows_of_all_ranks
 from snugfit.step.metrics.byte_perplexity import BytePerplexity
 from snugfit.step.metrics.metric import AnyMetric, Metric, make_metric, perplexity, seen_by

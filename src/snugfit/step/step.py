@@ -25,9 +25,9 @@ from snugfit.core.technique import Compute, Context, GradientsOf, RollBack, Stag
 from snugfit.errors import SettingError
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.buffers import AtFirst, BufferCopies, Buffers
-from snugfit.kit.decoder_inputs import decoder_inputs_of
 from snugfit.kit.default_loss import loss_or_default
-from snugfit.kit.kv_cache import caching_configs, without_caches
+from snugfit.kit.language_models.decoder_inputs import decoder_inputs_of
+from snugfit.kit.language_models.kv_cache import caching_configs, without_caches
 from snugfit.kit.phases import phase
 from snugfit.kit.placement import cloned
 from snugfit.kit.precision.product_rounding import products_as_chosen

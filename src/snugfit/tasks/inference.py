@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from snugfit.core.loss_terms import Loss
     from snugfit.data.files.file_rows import FileRows, MapStyle
-    from snugfit.kit.generation import Generation
+    from snugfit.kit.language_models.generation import Generation
     from snugfit.step.metrics.metric import RowMetric
 
 Row = Mapping[str, Any]

@@ -34,7 +34,7 @@ _SAMPLE = """\
 
 def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.text_pairs import PairSettings, load_pairs
-    from snugfit.kit.text_embeddings import TextEmbeddings
+    from snugfit.kit.language_models.text_embeddings import TextEmbeddings
     from snugfit.models.huggingface import load_encoder
     from snugfit.models.tokenizer import check_length, load_tokenizer
 
@@ -76,7 +76,7 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     from snugfit.data.bad_rows import text_of
     from snugfit.data.files.file_rows import FileRows
     from snugfit.data.texts.text_pairs import encoded_texts, load_pair_rows, pads
-    from snugfit.kit.text_embeddings import TextEmbeddings
+    from snugfit.kit.language_models.text_embeddings import TextEmbeddings
 
     text, length = meta["text_columns"], meta["max_length"]
     further = [column for column in (meta["positive_column"], meta["negative_column"]) if column is not None]

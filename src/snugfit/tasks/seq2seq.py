@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from snugfit.data.usable_rows import Part
-    from snugfit.kit.generation import Generation
+    from snugfit.kit.language_models.generation import Generation
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.step.build import Material
     from snugfit.tasks.task_recipe import TaskRecipe
@@ -86,8 +86,8 @@ _SAMPLE = """\
 
 def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.texts.text_to_text import TextToTextSettings, load_text_to_text_rows
-    from snugfit.kit.generation import stops_of
-    from snugfit.kit.written_texts import WrittenTexts
+    from snugfit.kit.language_models.generation import stops_of
+    from snugfit.kit.language_models.written_texts import WrittenTexts
     from snugfit.models.huggingface import load_text_to_text
     from snugfit.models.tokenizer import check_length, load_tokenizer
     from snugfit.step.metrics.text_metrics import OF_TEXTS, text_metrics
@@ -150,7 +150,7 @@ def _set_generation(model: Any, stops: Sequence[int], target_length: int) -> Non
 
 
 def _greedy(target_length: int) -> Generation:
-    from snugfit.kit.generation import Generation
+    from snugfit.kit.language_models.generation import Generation
 
     return Generation(max_new_tokens=target_length)
 
@@ -196,8 +196,8 @@ def _writing(
     from snugfit.core.losses import LOSSES
     from snugfit.data.texts.text_to_text import TargetRows, TextToTextSettings, load_written_rows, read_text
     from snugfit.data.texts.tokens import encode, padding_for
-    from snugfit.kit.generation import generate, stops_of
-    from snugfit.kit.written_texts import WrittenTexts
+    from snugfit.kit.language_models.generation import generate, stops_of
+    from snugfit.kit.language_models.written_texts import WrittenTexts
     from snugfit.step.metrics.text_metrics import OF_TEXTS, text_metrics
 
     text, prefix, length = tuple(meta["text_columns"]), meta["prefix"], meta["max_length"]

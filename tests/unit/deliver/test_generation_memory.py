@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 from snugfit.deliver import generation_memory
 from snugfit.deliver.generate import load_generator
 from snugfit.deliver.generation_memory import within_memory
-from snugfit.kit.generation import Generation
+from snugfit.kit.language_models.generation import Generation
 from snugfit.models.bundle import save_bundle
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import find_device

@@ -17,9 +17,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForCondition
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import causal_lm, over_batches
 from snugfit.errors import SettingError
-from snugfit.kit.generation import Generation, generate, padded_left
+from snugfit.kit.language_models.generation import Generation, generate, padded_left
+from snugfit.kit.language_models.token_scores import in_token_chunks
 from snugfit.kit.streaming.weight_stream import WeightStream, blocks_of
-from snugfit.kit.token_scores import in_token_chunks
 from snugfit.planner.choice.candidate import Budget
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import find_device
@@ -284,7 +284,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.losses import causal_lm
 from snugfit.deliver.generation_memory import within_memory
 from snugfit.deliver.predictor import Predictor
-from snugfit.kit.generation import Generation
+from snugfit.kit.language_models.generation import Generation
 from snugfit.step.evaluate import evaluate
 from snugfit.tasks.inference import Inference
 

@@ -22,7 +22,7 @@ from snugfit.core.losses import cross_entropy as cross_entropy_loss
 from snugfit.core.losses import mse as mse_loss
 from snugfit.data.named_sources import RowSources
 from snugfit.errors import OutOfMemory, SettingError
-from snugfit.kit.token_scores import Seen
+from snugfit.kit.language_models.token_scores import Seen
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.step.metrics.metric import check_fit, check_metrics
 from snugfit.step.metrics.metrics_over_all import over_all_rows

@@ -17,7 +17,7 @@ from snugfit.deliver.generate import generate_file, load_generator
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.deliver.predictor import load_predictor
 from snugfit.errors import DataError, ModelError, SettingError
-from snugfit.kit.generation import Generation
+from snugfit.kit.language_models.generation import Generation
 from snugfit.models.tokenizer import load_tokenizer
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions

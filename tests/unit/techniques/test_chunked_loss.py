@@ -21,8 +21,8 @@ from snugfit.core.losses import causal_lm, cross_entropy, over_batches
 from snugfit.core.selection import check
 from snugfit.core.technique import Context, Sharing, Technique
 from snugfit.errors import DataError, PlanConflict, SettingError, SnugfitWarning
-from snugfit.kit.chunked_loss_function import InChunks, Work, chunks_of, in_chunks
-from snugfit.kit.lm_head import Postponed, output_head, postponed, postponed_in, whole
+from snugfit.kit.language_models.chunked_loss_function import InChunks, Work, chunks_of, in_chunks
+from snugfit.kit.language_models.lm_head import Postponed, output_head, postponed, postponed_in, whole
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy

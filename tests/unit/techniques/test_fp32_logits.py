@@ -7,7 +7,7 @@ from torch import nn
 from snugfit.core.batch import Batch
 from snugfit.core.losses import logits_of
 from snugfit.errors import SettingError, SnugfitWarning
-from snugfit.kit.lm_head import output_head
+from snugfit.kit.language_models.lm_head import output_head
 from snugfit.techniques.learning.lora import lora_
 from snugfit.techniques.numerics.fp32_logits import FP32Logits, in_float32
 from tests.laws import problems

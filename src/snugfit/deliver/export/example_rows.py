@@ -26,7 +26,7 @@ from snugfit.deliver.export.scored import (
     logits_for,
 )
 from snugfit.errors import SettingError, UserError
-from snugfit.kit.generation import positions_of
+from snugfit.kit.language_models.generation import positions_of
 
 COUNT = 8
 """Rows that are compared."""

@@ -16,9 +16,9 @@ from snugfit.deliver.model_registry import resolve_model
 from snugfit.deliver.predictor import Predictor, load_predictor
 from snugfit.errors import ModelError, RunFolderError
 from snugfit.kit.adapters.adapter_files import CONFIG, LOCAL_PREFIX
+from snugfit.kit.language_models.text_embeddings import TextEmbeddings
 from snugfit.kit.placement import host_copy
 from snugfit.kit.rescaled import Rescaled
-from snugfit.kit.text_embeddings import TextEmbeddings
 from snugfit.models.adapter_bundle import ADAPTER
 from snugfit.models.bundle import EXTENDED_BY, find_bundle, is_transformers_model
 from snugfit.models.folders import CONFIG_PREFIX

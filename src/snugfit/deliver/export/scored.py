@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.losses import logits_of
-from snugfit.kit.generation import Generation, generate, positions_of, writes_another_text
+from snugfit.kit.language_models.generation import Generation, generate, positions_of, writes_another_text
 from snugfit.units import counted
 
 ANSWER_TOKENS = 32

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snugfit.kit.attention_function import Attend, attention_has_other_scores, replaced_sdpa
+from snugfit.kit.language_models.attention_function import Attend, attention_has_other_scores, replaced_sdpa
 
 SPANS = "packed_spans"
 """The keyword by which transformers' models hand the spans down to attention, also where a block is computed again in backward."""

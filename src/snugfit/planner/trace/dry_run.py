@@ -18,12 +18,12 @@ from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.loss_terms import Loss
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves, map_tree
+from snugfit.kit.language_models.token_scores import Seen
 from snugfit.kit.mapped_tensors import making_in_files
 from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
 from snugfit.kit.sharded_tensors import own_parts
 from snugfit.kit.streaming.host import in_files
 from snugfit.kit.streaming.slot import slots
-from snugfit.kit.token_scores import Seen
 from snugfit.planner.cost.records import Role, Trace
 from snugfit.planner.trace.fake_ranks import shards_followed
 from snugfit.planner.trace.fake_tensors import BareOptimizer, fake_, fake_batch

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from snugfit.core.batch import Batch
 from snugfit.core.tree import leaves
-from snugfit.kit.generation import Draws, Generation, writes_another_text
+from snugfit.kit.language_models.generation import Draws, Generation, writes_another_text
 from snugfit.kit.placement import place_
 from snugfit.kit.skeleton import skeleton
 from snugfit.kit.streaming.weight_stream import WeightStream, blocks_of

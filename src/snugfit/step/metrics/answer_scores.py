@@ -22,8 +22,8 @@ from snugfit.core.losses import LOG_PROBABILITIES, causal_lm
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import SettingError
 from snugfit.kit.adapters.adapters import adapted, adapters_off
-from snugfit.kit.chunked_loss_function import in_chunks
-from snugfit.kit.lm_head import postponed_in
+from snugfit.kit.language_models.chunked_loss_function import in_chunks
+from snugfit.kit.language_models.lm_head import postponed_in
 from snugfit.kit.precision.autocast import casting_anew
 from snugfit.kit.preference_losses import (
     DESIRABLE,

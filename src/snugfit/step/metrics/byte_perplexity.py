@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from snugfit.core.batch import IGNORE_INDEX, Batch, labels_of
 from snugfit.core.scalar_reads import is_fake, read
-from snugfit.kit.token_scores import Seen
+from snugfit.kit.language_models.token_scores import Seen
 from snugfit.strategies.base import Strategy
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from snugfit.core.batch import IGNORE_INDEX, Batch, labels_of
 from snugfit.core.scalar_reads import is_fake, read
 from snugfit.errors import SettingError
-from snugfit.kit.written_texts import NO_TOKEN, WRITTEN
+from snugfit.kit.language_models.written_texts import NO_TOKEN, WRITTEN
 from snugfit.strategies.base import Strategy
 
 _CHARACTERS = range(1, 7)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from snugfit.data.files.file_rows import FileRows, MapStyle
     from snugfit.data.texts.instruct import ConversationOf, InstructSettings
-    from snugfit.kit.generation import Generation
+    from snugfit.kit.language_models.generation import Generation
 
 ANSWER = "answer"
 
@@ -41,7 +41,7 @@ def answering(
         scored: whether rows may have answers to compare its own with.
     """
     from snugfit.core.losses import causal_lm
-    from snugfit.kit.generation import Generation, generate, padded_left
+    from snugfit.kit.language_models.generation import Generation, generate, padded_left
     from snugfit.step.metrics.byte_perplexity import PerByte
     from snugfit.step.metrics.text_metrics import text_metrics
 
@@ -148,7 +148,7 @@ def of_texts(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
     from snugfit.data.examples import Examples
     from snugfit.data.texts.causal import JOINED, Prompts, read_causal_rows
     from snugfit.data.texts.tokens import special_frame
-    from snugfit.kit.generation import stops_of
+    from snugfit.kit.language_models.generation import stops_of
 
     columns = tuple(meta.get("text_columns") or ("text",))
 

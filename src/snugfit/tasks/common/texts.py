@@ -291,7 +291,7 @@ def _check_positions(model: nn.Module, report: DataReport) -> None:
     Raises:
         SettingError: one is, or may be, as those of a stream.
     """
-    from snugfit.kit.generation import factor_for, positions_of
+    from snugfit.kit.language_models.generation import factor_for, positions_of
 
     joined = report.tokens_total if report.unit == "blocks" else report.tokens_max
     longest, positions = min(report.max_length, joined or report.max_length), positions_of(model)

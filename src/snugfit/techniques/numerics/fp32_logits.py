@@ -14,7 +14,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.core.tree import map_tree
 from snugfit.errors import SettingError
-from snugfit.kit.lm_head import output_head
+from snugfit.kit.language_models.lm_head import output_head
 from snugfit.kit.patched_forward import replaced_forward
 from snugfit.kit.precision.autocast import expected_autocast
 

@@ -16,9 +16,9 @@ from snugfit.core.loss_terms import LossTerms
 from snugfit.core.losses import labels_ahead, of_answers
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning
-from snugfit.kit.chunked_loss_function import in_chunks
-from snugfit.kit.late_gradients import LateGradients
-from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_in
+from snugfit.kit.language_models.chunked_loss_function import in_chunks
+from snugfit.kit.language_models.late_gradients import LateGradients
+from snugfit.kit.language_models.lm_head import LogitsInUse, output_head, postponed, postponed_in
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from snugfit.core.technique import Card, Context, Family, Seams, Sharing, Stage,
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError, nearest
 from snugfit.kit.buffers import Buffers
-from snugfit.kit.kv_cache import caches_among, caching_configs, without_caches
+from snugfit.kit.language_models.kv_cache import caches_among, caching_configs, without_caches
 from snugfit.kit.patched_forward import replaced_forward
 from snugfit.system.tolerances import allowed_rounding, in_float64
 

@@ -29,7 +29,7 @@ from snugfit.kit.activations.call_tensors import apart, taken_apart
 from snugfit.kit.activations.saved_tensors import storage_of
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.buffers import MovedBuffers
-from snugfit.kit.kv_cache import caches_among, caching_configs, without_caches
+from snugfit.kit.language_models.kv_cache import caches_among, caching_configs, without_caches
 from snugfit.kit.module_patterns import find_modules, require_list
 from snugfit.kit.packing.packed_rows import rows_of
 from snugfit.kit.patched_forward import replaced_forward

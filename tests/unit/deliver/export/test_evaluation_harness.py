@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 from snugfit.deliver.export.export_model import export_source
 from snugfit.deliver.generate import load_generator
 from snugfit.kit.adapters.adapters import merged
-from snugfit.kit.generation import Generation
+from snugfit.kit.language_models.generation import Generation
 from snugfit.models.bundle import save_bundle
 from snugfit.techniques.learning.lora import lora_
 from tests.unit.tasks.tiny_decoder import decoder_config, letters

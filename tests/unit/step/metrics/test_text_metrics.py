@@ -10,7 +10,7 @@ import torch
 
 from snugfit.core.batch import Batch
 from snugfit.errors import SettingError
-from snugfit.kit.written_texts import WRITTEN
+from snugfit.kit.language_models.written_texts import WRITTEN
 from snugfit.step.metrics.metric import make_metric
 from snugfit.step.metrics.text_metrics import OF_TEXTS, text_metrics
 from snugfit.strategies.base import Strategy

@@ -22,7 +22,7 @@ from snugfit.deliver import generate
 from snugfit.deliver.generate import answer_to, generate_file, load_generator
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
-from snugfit.kit.generation import Generation
+from snugfit.kit.language_models.generation import Generation
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
@@ -204,7 +204,8 @@ def test_an_empty_answer_is_said_to_be_empty(
     trained: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "snugfit.kit.generation.generate", lambda _model, _batch, places, *_: [[] for _ in places]
+        "snugfit.kit.language_models.generation.generate",
+        lambda _model, _batch, places, *_: [[] for _ in places],
     )
     said = CliRunner().invoke(app, ["generate", trained, "--prompt", "cat?"])
     assert (said.exit_code, said.stdout.strip()) == (0, "") and "The answer is empty" in said.stderr

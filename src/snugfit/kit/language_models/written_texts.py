@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from snugfit.core.batch import LABELS
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import ModelError
-from snugfit.kit.decoder_inputs import decoder_inputs_of
-from snugfit.kit.generation import Generation, generate
-from snugfit.kit.lm_head import logits_at_once
+from snugfit.kit.language_models.decoder_inputs import decoder_inputs_of
+from snugfit.kit.language_models.generation import Generation, generate
+from snugfit.kit.language_models.lm_head import logits_at_once
 
 WRITTEN = "written"
 """The entry of outputs with the tokens that were written, shape (rows, tokens), filled up with -1."""

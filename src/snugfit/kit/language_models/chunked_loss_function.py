@@ -21,8 +21,8 @@ from snugfit.core.random import preserved_randomness, random_state, set_random_s
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.errors import DataError, SettingError
-from snugfit.kit.late_gradients import LateGradients
-from snugfit.kit.lm_head import postponed_in, with_logits
+from snugfit.kit.language_models.late_gradients import LateGradients
+from snugfit.kit.language_models.lm_head import postponed_in, with_logits
 from snugfit.kit.mixing import cut_labels
 from snugfit.kit.phases import alike
 

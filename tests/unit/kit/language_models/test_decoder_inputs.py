@@ -18,7 +18,7 @@ from transformers import (
 
 import snugfit as sf
 from snugfit.errors import ModelError
-from snugfit.kit.decoder_inputs import decoder_inputs_of
+from snugfit.kit.language_models.decoder_inputs import decoder_inputs_of
 
 _SIZES = {
     "vocab_size": 24,

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from snugfit.kit import generation
-from snugfit.kit.generation import Generation, generate, padded_left
-from snugfit.kit.padded_attention import row_by_row
+from snugfit.kit.language_models import generation
+from snugfit.kit.language_models.generation import Generation, generate, padded_left
+from snugfit.kit.language_models.padded_attention import row_by_row
 
 ROWS, HEADS, OF_KEYS, LENGTH, DIM = 3, 4, 2, 11, 8
 
@@ -31,7 +31,7 @@ def masked_queries(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
         calls.append((query.shape[0], kwargs.get("attn_mask") is not None))
         return attention(query, *args, **kwargs)
 
-    for module in ("torch.nn.functional", "snugfit.kit.padded_attention"):
+    for module in ("torch.nn.functional", "snugfit.kit.language_models.padded_attention"):
         monkeypatch.setattr(f"{module}.scaled_dot_product_attention", noting)
     return calls
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from snugfit.core.scalar_reads import read
-from snugfit.kit.attention_function import Attend, attention_has_other_scores, replaced_sdpa
+from snugfit.kit.language_models.attention_function import Attend, attention_has_other_scores, replaced_sdpa
 
 LEAST_KEYS = 16384
 """Keys from which on a kernel for each row takes less time than one with a mask for all, also where the host is slower than the card (docs/answers.md)."""

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from snugfit.core.random import derive_seed
 from snugfit.core.scalar_reads import read
 from snugfit.errors import DataError, ModelError, SettingError
+from snugfit.kit.language_models.padded_attention import LEAST_KEYS, row_by_row
 from snugfit.kit.packing.example_attention import is_there
-from snugfit.kit.padded_attention import LEAST_KEYS, row_by_row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -14,8 +14,8 @@ from snugfit.core.batch import Batch, labels_of
 from snugfit.core.loss_terms import Loss, LossTerms
 from snugfit.core.losses import causal_lm, cross_entropy, labels_ahead, of_answers, unwrapped
 from snugfit.core.technique import BatchLoss
-from snugfit.kit.chunked_loss_function import chunks_of, in_chunks
-from snugfit.kit.lm_head import output_head, postponed, postponed_in, whole
+from snugfit.kit.language_models.chunked_loss_function import chunks_of, in_chunks
+from snugfit.kit.language_models.lm_head import output_head, postponed, postponed_in, whole
 from snugfit.system.memory import is_out_of_memory
 
 _CHUNK = 256

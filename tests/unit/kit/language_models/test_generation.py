@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from snugfit.errors import DataError
-from snugfit.kit.generation import Generation, generate, padded_left, positions_of
+from snugfit.kit.language_models.generation import Generation, generate, padded_left, positions_of
 
 POSITIONS, WANTED = 16, 9
 LENGTHS = (14, 11, 14, 8, 2)
