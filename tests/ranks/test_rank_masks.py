@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.kit.auxiliary_loss import WithAuxiliary
+from snugfit.kit.losses.auxiliary_loss import WithAuxiliary
 from snugfit.models.segmenter import Segmenter
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step

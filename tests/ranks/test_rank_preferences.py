@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from snugfit.kit.preference_losses import DPO, KTO, ORPO, PreferenceLoss
+from snugfit.kit.losses.preference_losses import DPO, KTO, ORPO, PreferenceLoss
 from snugfit.kit.sharded_tensors import whole
 from snugfit.step.evaluate import Scored, evaluate
 from tests.ranks.law import STRATEGIES, part_of

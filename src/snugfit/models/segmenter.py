@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snugfit.kit.auxiliary_loss import AUXILIARY
+from snugfit.kit.losses.auxiliary_loss import AUXILIARY
 
 
 class Segmenter(nn.Module):

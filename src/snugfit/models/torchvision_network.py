@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.errors import MissingExtra, ModelError, nearest
-from snugfit.kit.auxiliary_loss import AUXILIARY
+from snugfit.kit.losses.auxiliary_loss import AUXILIARY
 from snugfit.models.folders import CONFIG_PREFIX
 from snugfit.models.hub import first_line
 from snugfit.models.own_networks import drawn

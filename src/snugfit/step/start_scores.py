@@ -22,9 +22,9 @@ from snugfit.data.order import longest_that_fit
 from snugfit.data.stream import streamed
 from snugfit.errors import OutOfMemory, RunFolderError, SettingError
 from snugfit.kit.adapters.adapters import adapter_parameters, adapters_off
+from snugfit.kit.losses.preference_losses import REFERENCE
 from snugfit.kit.phases import phase
 from snugfit.kit.precision.product_rounding import products_as_chosen
-from snugfit.kit.preference_losses import REFERENCE
 from snugfit.results.run_folder import START_SCORES
 from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.micro_batching import first_line

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.loss_terms import Loss
 from snugfit.core.losses import couples_rows, of_answers
-from snugfit.kit.preference_losses import WINDOW_SUMS
+from snugfit.kit.losses.preference_losses import WINDOW_SUMS
 from snugfit.step.compute import WindowCompute
 from snugfit.step.step_views import WindowStep
 

@@ -31,7 +31,7 @@ from snugfit.units import counted
 
 if TYPE_CHECKING:
     from snugfit.data.usable_rows import Part
-    from snugfit.kit.preference_losses import PreferenceLoss
+    from snugfit.kit.losses.preference_losses import PreferenceLoss
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.step.build import Material
     from snugfit.tasks.task_recipe import TaskRecipe
@@ -120,7 +120,7 @@ def _loss(recipe: TaskRecipe) -> PreferenceLoss:
     from dataclasses import fields
 
     from snugfit.errors import SettingError
-    from snugfit.kit.preference_losses import PREFERENCE_LOSSES, OwnLoss
+    from snugfit.kit.losses.preference_losses import PREFERENCE_LOSSES, OwnLoss
     from snugfit.system.user_objects import load_object
 
     own = PREFERENCE_LOSSES.get(recipe.loss)

@@ -167,7 +167,7 @@ def _masks_of(recipe: TaskRecipe, picture_format: PictureFormat) -> MaskData:
 
 def _loss(recipe: TaskRecipe, auxiliary: float) -> str | Loss:
     """Return the recipe's loss, with that of the auxiliary head where there is one."""
-    from snugfit.kit.auxiliary_loss import WithAuxiliary
+    from snugfit.kit.losses.auxiliary_loss import WithAuxiliary
 
     if recipe.loss == "cross_entropy":
         return WithAuxiliary(auxiliary)
@@ -194,7 +194,7 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.data.examples import Examples
     from snugfit.data.pictures.masks import PicturesWithMasks, collate, load_mask_rows
     from snugfit.data.pictures.picture_format import PictureFormat
-    from snugfit.kit.auxiliary_loss import WithAuxiliary
+    from snugfit.kit.losses.auxiliary_loss import WithAuxiliary
 
     image, picture_format = meta["image_column"], PictureFormat.of(meta["pictures"])
 

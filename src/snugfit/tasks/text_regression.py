@@ -37,7 +37,7 @@ def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
 
 
 def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
-    from snugfit.kit.rescaled import Rescaled, RescaledError
+    from snugfit.kit.losses.rescaled import Rescaled, RescaledError
 
     return replace(
         labelled_text_inference(meta, tokenizer, None, _numbers, ("prediction",)),

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from snugfit.core.batch import Batch
 from snugfit.data.texts.preferences import PadPairs
-from snugfit.kit.preference_losses import PreferenceLoss
+from snugfit.kit.losses.preference_losses import PreferenceLoss
 from snugfit.step.build import Material
 from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.start_scores import fill_start_scores

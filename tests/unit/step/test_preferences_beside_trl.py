@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from snugfit.data.texts.preferences import PadPairs
-from snugfit.kit.preference_losses import DPO, IPO, KTO, ORPO, PreferenceLoss
+from snugfit.kit.losses.preference_losses import DPO, IPO, KTO, ORPO, PreferenceLoss
 from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.step import Step
 from snugfit.techniques.learning.sgd import SGD

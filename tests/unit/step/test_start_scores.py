@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 from snugfit.core.job import Train
 from snugfit.data.texts.preferences import PadPairs
 from snugfit.errors import OutOfMemory
-from snugfit.kit.preference_losses import DPO, ORPO
+from snugfit.kit.losses.preference_losses import DPO, ORPO
 from snugfit.results.run_folder import START_SCORES, RunFolder
 from snugfit.step.build import Material
 from snugfit.step.metrics.answer_scores import AnswerScores

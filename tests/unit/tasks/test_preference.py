@@ -158,7 +158,7 @@ def test_metrics_of_a_cross_entropy_are_refused(project: Path) -> None:
 HINGE = """\
 import torch
 
-from snugfit.kit.preference_losses import log_ratios
+from snugfit.kit.losses.preference_losses import log_ratios
 
 
 def hinge(outputs, batch):

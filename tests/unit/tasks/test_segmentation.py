@@ -17,7 +17,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.losses import cross_entropy
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError, ModelError, SettingError
-from snugfit.kit.auxiliary_loss import WithAuxiliary
+from snugfit.kit.losses.auxiliary_loss import WithAuxiliary
 from snugfit.models.mask_network import MaskNetwork, MaskSettings, mask_settings
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions

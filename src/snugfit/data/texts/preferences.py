@@ -44,7 +44,7 @@ from snugfit.data.texts.tokens import (
     special_frame,
 )
 from snugfit.errors import DataError
-from snugfit.kit.preference_losses import DESIRABLE, LENGTHS, REFERENCE
+from snugfit.kit.losses.preference_losses import DESIRABLE, LENGTHS, REFERENCE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -17,8 +17,8 @@ from snugfit.deliver.predictor import Predictor, load_predictor
 from snugfit.errors import ModelError, RunFolderError
 from snugfit.kit.adapters.adapter_files import CONFIG, LOCAL_PREFIX
 from snugfit.kit.language_models.text_embeddings import TextEmbeddings
+from snugfit.kit.losses.rescaled import Rescaled
 from snugfit.kit.placement import host_copy
-from snugfit.kit.rescaled import Rescaled
 from snugfit.models.adapter_bundle import ADAPTER
 from snugfit.models.bundle import EXTENDED_BY, find_bundle, is_transformers_model
 from snugfit.models.folders import CONFIG_PREFIX

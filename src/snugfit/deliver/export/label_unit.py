@@ -13,7 +13,7 @@ from snugfit.deliver.export.export_format import ExportOptions, Format
 from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.export.numbers import BF16
 from snugfit.deliver.export.scored import ScoredRows, logits_for
-from snugfit.kit.rescaled import Rescaled
+from snugfit.kit.losses.rescaled import Rescaled
 
 _IDENTITY = Rescaled(0.0, 1.0)
 

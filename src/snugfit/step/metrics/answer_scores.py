@@ -24,8 +24,7 @@ from snugfit.errors import SettingError
 from snugfit.kit.adapters.adapters import adapted, adapters_off
 from snugfit.kit.language_models.chunked_loss_function import in_chunks
 from snugfit.kit.language_models.lm_head import postponed_in
-from snugfit.kit.precision.autocast import casting_anew
-from snugfit.kit.preference_losses import (
+from snugfit.kit.losses.preference_losses import (
     DESIRABLE,
     LENGTHS,
     REFERENCE,
@@ -35,6 +34,7 @@ from snugfit.kit.preference_losses import (
     reward_metrics,
     reward_sums,
 )
+from snugfit.kit.precision.autocast import casting_anew
 from snugfit.step.evaluate import eval_mode
 
 _BOTH, _FIRST, _SECOND = slice(0, 2), slice(0, 1), slice(1, 2)

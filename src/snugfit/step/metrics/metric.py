@@ -18,10 +18,10 @@ from snugfit.core.losses import IGNORE_INDEX, logits_of, unwrapped
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
-from snugfit.kit.auxiliary_loss import auxiliary_loss, main_loss
 from snugfit.kit.language_models.token_scores import Classes, Seen
+from snugfit.kit.losses.auxiliary_loss import auxiliary_loss, main_loss
+from snugfit.kit.losses.preference_losses import DESIRABLE, REWARDS, reward_sums
 from snugfit.kit.metric_directions import is_of_torchmetrics, name_and_direction
-from snugfit.kit.preference_losses import DESIRABLE, REWARDS, reward_sums
 from snugfit.step.metrics.byte_perplexity import BytePerplexity, PerByte
 from snugfit.step.metrics.label_metrics import OF_LABEL_SETS, macro_f1_of
 from snugfit.step.metrics.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows, check_numbers

@@ -104,7 +104,7 @@ def labelled_text_task(
         metrics: those that the task makes.
     """
     from snugfit.data.texts.text import TextSettings, load_text
-    from snugfit.kit.rescaled import Rescaled, RescaledError
+    from snugfit.kit.losses.rescaled import Rescaled, RescaledError
     from snugfit.models.huggingface import ANY_LABELS, load_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
 

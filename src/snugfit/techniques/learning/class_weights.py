@@ -14,7 +14,7 @@ from snugfit.core.loss_terms import Loss, LossTerms
 from snugfit.core.losses import causal_lm, class_dim, logits_of, mse, unwrapped
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError, nearest
-from snugfit.kit.class_axis import refuse_embeddings
+from snugfit.kit.losses.class_axis import refuse_embeddings
 
 BALANCED: Literal["balanced"] = "balanced"
 

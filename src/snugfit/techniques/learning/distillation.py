@@ -20,9 +20,9 @@ from snugfit.core.scalar_reads import is_fake
 from snugfit.core.selection import in_order
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique, hash_of
 from snugfit.errors import ModelError, SettingError
-from snugfit.kit.class_axis import class_scores, find_class_dim, refuse_embeddings
 from snugfit.kit.language_models.chunked_loss_function import Part, before_chunks, current_part
 from snugfit.kit.language_models.lm_head import LogitsInUse, Postponed, output_head, postponed, postponed_in
+from snugfit.kit.losses.class_axis import class_scores, find_class_dim, refuse_embeddings
 from snugfit.kit.module_patterns import find_module
 from snugfit.kit.patched_forward import taking_any_float, without_fast_path
 from snugfit.kit.placement import cloned

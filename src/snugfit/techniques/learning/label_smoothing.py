@@ -14,7 +14,7 @@ from snugfit.core.loss_terms import Loss, LossTerms
 from snugfit.core.losses import TorchLoss
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
-from snugfit.kit.class_axis import class_scores, find_class_dim, refuse_embeddings
+from snugfit.kit.losses.class_axis import class_scores, find_class_dim, refuse_embeddings
 
 
 def uniform_cross_entropy(logits: Tensor, dim: int = -1) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from snugfit.core.batch import Batch
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
-from snugfit.kit.class_axis import class_scores, find_class_dim, refuse_embeddings
+from snugfit.kit.losses.class_axis import class_scores, find_class_dim, refuse_embeddings
 
 
 def squared_log_normaliser(logits: Tensor, dim: int = -1) -> Tensor:

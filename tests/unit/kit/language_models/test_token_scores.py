@@ -25,7 +25,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.losses import logits_of
 from snugfit.kit.language_models.generation import Generation
 from snugfit.kit.language_models.written_texts import WRITTEN, WrittenTexts
-from snugfit.kit.preference_losses import ORPO
+from snugfit.kit.losses.preference_losses import ORPO
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.step import Step

@@ -10,7 +10,7 @@ import torch
 from snugfit.core.batch import Batch
 from snugfit.data.texts.preferences import PadPairs
 from snugfit.errors import SettingError
-from snugfit.kit.preference_losses import DPO, IPO, KTO, ORPO, PreferenceLoss
+from snugfit.kit.losses.preference_losses import DPO, IPO, KTO, ORPO, PreferenceLoss
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.step import Step

@@ -11,8 +11,8 @@ from snugfit.core.batch import Batch
 from snugfit.core.loss_terms import Loss
 from snugfit.core.losses import pinball
 from snugfit.errors import SettingError
-from snugfit.kit.auxiliary_loss import WithAuxiliary
-from snugfit.kit.rescaled import RescaledError
+from snugfit.kit.losses.auxiliary_loss import WithAuxiliary
+from snugfit.kit.losses.rescaled import RescaledError
 from snugfit.step.metrics.metric import check_fit, make_metric, monitored
 from snugfit.strategies.base import Strategy
 

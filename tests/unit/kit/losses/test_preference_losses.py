@@ -9,7 +9,7 @@ import torch
 
 from snugfit.core.losses import cross_entropy, of_answers
 from snugfit.errors import SettingError
-from snugfit.kit.preference_losses import (
+from snugfit.kit.losses.preference_losses import (
     DPO,
     IPO,
     KTO,
