@@ -214,7 +214,7 @@ MUTATIONS = (
     ),
     Mutation(
         "moments of a transposed weight: they keep the layout in memory that a file gives them",
-        "kit/memory_layout.py",
+        "kit/optimizers/state_layout.py",
         "    if like is None or state.stride() == like.stride():\n",
         "    if True:\n",
         ("tests/unit/step/test_optimizer.py",),

@@ -25,7 +25,7 @@ from snugfit.data.order import training_order
 from snugfit.data.splits.hold_out import SHARES, hold_out_of
 from snugfit.data.stream import as_stream, counted, examples_of
 from snugfit.errors import SettingError
-from snugfit.kit.default_loss import loss_message, loss_or_default
+from snugfit.kit.losses.default_loss import loss_message, loss_or_default
 from snugfit.models.bundle import OWN_FUNCTIONS
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH

@@ -18,7 +18,7 @@ from snugfit.core.technique import Fidelity, Stage, Technique
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order, examples_of_epoch, in_examples, training_order
 from snugfit.kit.adapters.adapters import require_peft
-from snugfit.kit.default_loss import loss_or_default
+from snugfit.kit.losses.default_loss import loss_or_default
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.adapter_rate import adapter_notes

@@ -22,12 +22,12 @@ from snugfit.core.tree import map_tree
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 from snugfit.kit.optimizers.foreach import count_nonfinite, global_norm, gradients_of, scale_
 from snugfit.kit.phases import phase
-from snugfit.kit.torch_wrappers import backward
 from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_window
 from snugfit.step.micro_batching import cut
 from snugfit.step.model_checks.attention_kernels import kernels_of
 from snugfit.step.model_checks.row_outputs import join_outputs
 from snugfit.step.step_views import WindowStep
+from snugfit.step.torch_wrappers import backward
 from snugfit.system.device_copies import scalar_like
 from snugfit.system.memory import is_out_of_memory
 from snugfit.system.nothing import NOTHING

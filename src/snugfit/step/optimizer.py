@@ -14,7 +14,7 @@ from snugfit.core.parameters import momentum_of, parameter_groups, set_momentum
 from snugfit.core.schedule import Rates
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
-from snugfit.kit.memory_layout import laid_out_like
+from snugfit.kit.optimizers.state_layout import laid_out_like
 from snugfit.kit.sharded_tensors import spread_state
 
 

@@ -25,13 +25,12 @@ from snugfit.core.technique import Compute, Context, GradientsOf, RollBack, Stag
 from snugfit.errors import SettingError
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.buffers import AtFirst, BufferCopies, Buffers
-from snugfit.kit.default_loss import loss_or_default
 from snugfit.kit.language_models.decoder_inputs import decoder_inputs_of
 from snugfit.kit.language_models.kv_cache import caching_configs, without_caches
+from snugfit.kit.losses.default_loss import loss_or_default
 from snugfit.kit.phases import phase
 from snugfit.kit.placement import cloned
 from snugfit.kit.precision.product_rounding import products_as_chosen
-from snugfit.kit.torch_wrappers import step_optimizer
 from snugfit.step import state
 from snugfit.step.compute import WindowCompute
 from snugfit.step.fixed_modules import FixedModules
@@ -47,6 +46,7 @@ from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
 from snugfit.step.reported_means import ReportedMeans
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
+from snugfit.step.torch_wrappers import step_optimizer
 from snugfit.step.trainable import check_module, check_trainable, unwrapped
 from snugfit.step.window_sums import asks_for_sums, with_window_sums
 from snugfit.strategies.base import Strategy

@@ -41,7 +41,7 @@ def training_rows(recipe: TaskRecipe) -> Any:
 def _load(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> Task:
     """Prepare functions of the user's own: a model that a function makes is whole, so that there is no part of it to keep."""
     from snugfit.data.stream import counted, streamed
-    from snugfit.kit.default_loss import loss_message
+    from snugfit.kit.losses.default_loss import loss_message
     from snugfit.models.python_functions import load_python_model
     from snugfit.step.build import Material
 

@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.tree import leaves
-from snugfit.kit.memory_layout import laid_out_like
 from snugfit.kit.optimizers.combined import CombinedOptimizer
 from snugfit.kit.optimizers.parameter_walk import loss_of
+from snugfit.kit.optimizers.state_layout import laid_out_like
 from snugfit.kit.phases import alike
 from snugfit.kit.placement import set_data_
 from snugfit.kit.row_chunks import own_rows, piece_rows, pieces, put_rows

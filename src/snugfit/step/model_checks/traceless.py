@@ -11,10 +11,10 @@ from snugfit.core.batch import Batch
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.core.scalar_reads import read
 from snugfit.errors import SnugfitError
-from snugfit.kit.module_outputs import Outputs, outputs_recorded
 from snugfit.kit.precision.autocast import casting_anew
 from snugfit.kit.precision.product_rounding import products_as_chosen
 from snugfit.step.evaluate import eval_mode
+from snugfit.step.model_checks.module_outputs import Outputs, outputs_recorded
 from snugfit.step.step_views import ForwardStep
 from snugfit.system.tolerances import allowed_rounding, in_float64
 

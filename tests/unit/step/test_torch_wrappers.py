@@ -19,8 +19,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from snugfit.kit import torch_wrappers
-from snugfit.kit.torch_wrappers import backward, step_optimizer
+from snugfit.step import torch_wrappers
+from snugfit.step.torch_wrappers import backward, step_optimizer
 
 
 def _trained(run: Callable[[nn.Module, torch.optim.Optimizer], None]) -> list[Tensor]:

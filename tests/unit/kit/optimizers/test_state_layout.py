@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from snugfit.kit.memory_layout import laid_out_like
+from snugfit.kit.optimizers.state_layout import laid_out_like
 from snugfit.techniques.learning.adafactor import empty_moments
 
 

@@ -1,4 +1,4 @@
-"""The layout of a tensor in memory."""
+"""The layout in memory of an optimizer's state, which is that of its parameter."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 import snugfit as sf
-from snugfit.kit.default_loss import default_loss, loss_message
+from snugfit.kit.losses.default_loss import default_loss, loss_message
 
 _SIZES = {
     "vocab_size": 24,

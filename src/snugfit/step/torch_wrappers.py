@@ -4,7 +4,7 @@ Around every step of an optimizer torch labels it for profilers, calls hooks and
 looks for subclasses and at shapes and logs. With a model whose update takes microseconds that is a fifth of the update. Where nobody listens, the same functions inside are
 called. What somebody has put in their place, on an object or on a class, is called as it is.
 
-What is called here is private by name; tests/unit/kit/test_torch_wrappers.py tells when it moves, and then torch's own way is taken.
+What is called here is private by name; tests/unit/step/test_torch_wrappers.py tells when it moves, and then torch's own way is taken.
 """
 
 from __future__ import annotations
