@@ -1,12 +1,13 @@
-"""Modules and parameters of a model by patterns of their names."""
+"""Modules, parameters and groups of parameters by patterns of their names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from torch import nn
 
+from snugfit.core.parameters import ParameterGroup
 from snugfit.errors import SettingError, nearest
 
 HEADS = ("classifier", "score", "lm_head", "head", "heads", "fc")
@@ -109,6 +110,45 @@ def find_head(model: nn.Module, setting: str) -> tuple[str, ...]:
             f"Say which modules are meant; it has: {', '.join(names) or 'none'}.",
         )
     return heads
+
+
+def is_within(name: str, pattern: str) -> bool:
+    """Return whether the pattern is of the parameter itself or of a module that it lies in.
+
+    >>> [is_within("encoder.head.weight", pattern) for pattern in ("head", "*.weight", "encoder.*", "weigh")]
+    [True, True, True, False]
+    """
+    return any(matches(place, pattern) for place in around(name))
+
+
+def first_pattern(
+    setting: str, patterns: Sequence[str], groups: Sequence[ParameterGroup]
+) -> Callable[[str, nn.Parameter], str | None]:
+    """Return a function from a parameter to the first pattern that matches it, for `divided`.
+
+    Args:
+        setting: the full name of the setting that holds the patterns.
+    Raises:
+        SettingError: a pattern is the first one of no parameter; gives the nearest names, or the earlier pattern.
+    """
+    require_list(patterns, setting)
+    names = [name for group in groups for name, _ in group["params"]]
+    pattern_of = {
+        name: next((pattern for pattern in patterns if is_within(name, pattern)), None) for name in names
+    }
+    for pattern in patterns:
+        if pattern in pattern_of.values():
+            continue
+        earlier = next((pattern_of[name] for name in names if is_within(name, pattern)), None)
+        if earlier is not None:
+            raise SettingError(
+                setting,
+                f"all parameters of '{pattern}' match '{earlier}' before it, and the first match counts",
+                f"Put '{pattern}' first, or remove it.",
+            )
+        places = list(dict.fromkeys(place for name in names for place in around(name)))
+        raise SettingError(setting, f"'{pattern}' matches no parameter", nearest_names(pattern, places))
+    return lambda name, _parameter: pattern_of[name]
 
 
 def around(name: str) -> Iterator[str]:

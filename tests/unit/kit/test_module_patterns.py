@@ -5,8 +5,21 @@ from collections.abc import Callable
 import pytest
 from torch import nn
 
+from snugfit.core.parameters import parameter_groups
 from snugfit.errors import SettingError
-from snugfit.kit.module_patterns import find_head, find_module, find_modules, find_parameters
+from snugfit.kit.module_patterns import (
+    find_head,
+    find_module,
+    find_modules,
+    find_parameters,
+    first_pattern,
+    is_within,
+)
+
+ENCODER = nn.ModuleDict(
+    {"encoder": nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]), "head": nn.Linear(2, 2)}
+)
+GROUPS = parameter_groups(ENCODER)
 
 
 def model() -> nn.Module:
@@ -78,3 +91,54 @@ def test_a_head_goes_by_its_name_and_otherwise_has_to_be_said() -> None:
     assert find_head(model(), "x") == ("fc",)
     with pytest.raises(SettingError, match=r"^x: the model has no head by name .* it has: 0, 1\.$"):
         find_head(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), "x")
+
+
+def first_patterns(*patterns: str) -> dict[str, str | None]:
+    pattern_of = first_pattern("some.setting", patterns, GROUPS)
+    return {name: pattern_of(name, parameter) for name, parameter in ENCODER.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "holds"),
+    [
+        ("encoder.0.weight", True),
+        ("encoder", True),
+        ("encoder.0", True),
+        ("0", True),
+        ("weight", True),
+        ("encoder.*.weight", True),
+        ("encoder.1", False),
+        ("enc", False),
+        ("Encoder", False),
+        ("head*", False),
+    ],
+)
+def test_a_pattern_is_of_a_parameter_or_of_a_module_around_it(pattern: str, holds: bool) -> None:
+    assert is_within("encoder.0.weight", pattern) is holds
+
+
+def test_the_first_pattern_that_matches_counts() -> None:
+    assert first_patterns("*.bias", "encoder.0") == {
+        "encoder.0.weight": "encoder.0",
+        "encoder.0.bias": "*.bias",
+        "encoder.1.weight": None,
+        "encoder.1.bias": "*.bias",
+        "head.weight": None,
+        "head.bias": "*.bias",
+    }
+
+
+def test_a_pattern_of_no_parameter_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(SettingError, match=r"^some\.setting: 'haed\*' matches no parameter\. .*'head'"):
+        first_patterns("haed*")
+    with pytest.raises(SettingError, match=r"'zzzzzz' matches no parameter\. The model has: encoder, head\."):
+        first_patterns("zzzzzz")
+
+
+def test_a_pattern_that_can_never_be_the_first_is_refused() -> None:
+    with pytest.raises(
+        SettingError, match="all parameters of 'head' match 'weight|all parameters of 'head.weight'"
+    ):
+        first_patterns("weight", "head.weight")
+    with pytest.raises(SettingError, match=r"'encoder\.0' match 'encoder' before it.*Put 'encoder\.0' first"):
+        first_patterns("encoder", "encoder.0")

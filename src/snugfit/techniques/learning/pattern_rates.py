@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.technique import Card, Context, Family, Seams, Technique, hash_of
-from snugfit.kit.parameter_patterns import matching
+from snugfit.kit.module_patterns import first_pattern
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class PatternRates(Technique):
 
     def seams(self, context: Context) -> Seams:
         def groups(given: list[ParameterGroup]) -> list[ParameterGroup]:
-            pattern_of = matching("pattern_rates.rates", list(self.rates), given)
-            spared_by = matching("pattern_rates.no_decay", self.no_decay, given)
+            pattern_of = first_pattern("pattern_rates.rates", list(self.rates), given)
+            spared_by = first_pattern("pattern_rates.no_decay", self.no_decay, given)
             faster = [
                 group
                 if pattern is None

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, cast
 from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.schedule import Rates, Schedule, known_total
 from snugfit.core.technique import Card, Context, Family, Seams, Technique, hash_of
-from snugfit.kit.parameter_patterns import matching
+from snugfit.kit.module_patterns import first_pattern
 
 _KEY = "schedule"
 
@@ -56,7 +56,7 @@ class PerGroup(Technique):
                 each.check(total)
 
         def groups(given: list[ParameterGroup]) -> list[ParameterGroup]:
-            pattern_of = matching("per_group.schedules", list(self.schedules), given)
+            pattern_of = first_pattern("per_group.schedules", list(self.schedules), given)
             return [
                 group if pattern is None else {**group, _KEY: pattern}
                 for pattern, group in divided(given, pattern_of)
