@@ -1,4 +1,4 @@
-"""Networks for tables: a multilayer perceptron, and TabM, many of them that share their weights."""
+"""Networks for tables: a multilayer perceptron, and TabM, many of them that share their weights; and the losses of both, of each member by itself."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.batch import labels_of
+from snugfit.core.loss_terms import LossTerms
+from snugfit.core.losses import cross_entropy, logits_of, mse
 from snugfit.models.own_networks import drawn, number, one_of, read_settings, whole_number
 
 KINDS = ("tabm", "mlp")
@@ -233,3 +236,34 @@ class _Heads(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return (rows, members, outputs)."""
         return torch.einsum("rmi,mio->rmo", inputs, self.weight) + self.bias
+
+
+@dataclass(frozen=True)
+class MemberCrossEntropy:
+    """Cross-entropy of logits (rows, classes), or of those of each member, (rows, members, classes), with labels (rows,).
+
+    Each member learns the label by itself: the loss of their mean would let one lean on another.
+
+    Source: Gorishniy et al. 2024, arXiv:2410.24210, section 3.1.
+    """
+
+    def __call__(self, outputs: Any, data: Any) -> LossTerms:
+        logits = logits_of(outputs)
+        return cross_entropy(logits, {"labels": _of_members(labels_of(data), logits, 2)})
+
+
+@dataclass(frozen=True)
+class MemberSquaredError:
+    """Squared error of numbers (rows,), or of those of each member, (rows, members), in units of `spread`."""
+
+    spread: float
+
+    def __call__(self, outputs: Any, data: Any) -> LossTerms:
+        numbers = logits_of(outputs)
+        labels = _of_members(labels_of(data), numbers, 1)
+        return mse(numbers.float() / self.spread, {"labels": labels.float() / self.spread})
+
+
+def _of_members(labels: Tensor, outputs: Tensor, dimensions: int) -> Tensor:
+    """Return the labels, for each member where the outputs have some."""
+    return labels if outputs.ndim == dimensions else labels.unsqueeze(1).expand(outputs.shape[:2])

@@ -12,8 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.errors import ModelError
-from snugfit.kit.member_loss import MemberCrossEntropy, MemberSquaredError
-from snugfit.models.table_network import NetworkSettings, TableNetwork, network_settings
+from snugfit.models.table_network import (
+    MemberCrossEntropy,
+    MemberSquaredError,
+    NetworkSettings,
+    TableNetwork,
+    network_settings,
+)
 
 EDGES = [[-1.0, 0.0, 2.0], [], [-0.5, 0.5, 0.6, 1.0]]
 SIZES = [3, 4]

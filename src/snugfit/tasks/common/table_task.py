@@ -115,7 +115,7 @@ def _loss(recipe: TaskRecipe, network: Any) -> str | Loss:
     Raises:
         SettingError: a network of several members is to learn by a loss of the user's own.
     """
-    from snugfit.kit.member_loss import MemberCrossEntropy, MemberSquaredError
+    from snugfit.models.table_network import MemberCrossEntropy, MemberSquaredError
 
     members = network.settings.network == "tabm"
     if recipe.loss == "cross_entropy" and network.classes:
@@ -142,8 +142,8 @@ def table_inference(
     from snugfit.data.files.file_rows import FileRows, MapStyle
     from snugfit.data.tables.table_format import TableFormat
     from snugfit.data.tables.table_rows import collate, examples_of, load_table_rows
-    from snugfit.kit.member_loss import MemberSquaredError
     from snugfit.models.bundle import NETWORK
+    from snugfit.models.table_network import MemberSquaredError
 
     table_format, labels = TableFormat.of(meta["table"]), tuple(meta["labels"])
 
