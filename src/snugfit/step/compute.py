@@ -20,11 +20,11 @@ from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
+from snugfit.kit.autograd_graph import kernels_of
 from snugfit.kit.optimizers.foreach import count_nonfinite, global_norm, gradients_of, scale_
 from snugfit.kit.phases import phase
 from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_window
 from snugfit.step.micro_batching import cut
-from snugfit.step.model_checks.attention_kernels import kernels_of
 from snugfit.step.model_checks.row_outputs import join_outputs
 from snugfit.step.step_views import WindowStep
 from snugfit.step.torch_wrappers import backward

@@ -17,7 +17,7 @@ from snugfit.core.loss_terms import LossTerms
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import BatchLoss
 from snugfit.errors import SettingError
-from snugfit.kit.used_parameters import nodes_behind
+from snugfit.kit.autograd_graph import nodes_behind
 from snugfit.system.device_copies import scalar_like
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.layers import repeated_blocks
 from snugfit.core.loss_terms import LossTerms
 from snugfit.errors import RunFolderError
+from snugfit.kit.autograd_graph import leaves_behind, with_no_gradient_of
 from snugfit.kit.mapped_tensors import in_file
 from snugfit.kit.placement import place_, set_data_
 from snugfit.kit.precision.autocast import casting_anew, weights_cast_again
 from snugfit.kit.sharded_loading import emptied_
 from snugfit.kit.sharded_tensors import is_sharded, of_part, of_rows, whole
 from snugfit.kit.skeleton import fill_, skeleton
-from snugfit.kit.used_parameters import leaves_behind, with_no_gradient_of
 from snugfit.strategies.base import SeveralRanks
 from snugfit.strategies.gathers import RoundedGather, Rounding
 

@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 
-from snugfit.step.model_checks.attention_kernels import kernels_behind, kernels_of
+from snugfit.kit.autograd_graph import kernels_behind, kernels_of
 from snugfit.techniques.placement.attention_kernel import kernels_used
 from tests.laws import problems
 

@@ -1,12 +1,28 @@
-"""The weights that a result was computed with, and a gradient of zero for others."""
+"""The graph that autograd has kept of a result: the weights it was computed with, a gradient of zero for others, and the kernels of attention."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+_NODES = {
+    "ScaledDotProductFlashAttention": "flash",
+    "ScaledDotProductEfficientAttention": "efficient",
+    "ScaledDotProductCudnnAttention": "cudnn",
+    "FlashAttnFunc": "flash_attention_2",
+    "FlashAttnVarlenFunc": "flash_attention_2",
+    "FlexAttentionAutogradOp": "flex_attention",
+    "Softmax": "math",
+    "SafeSoftmax": "math",
+    "CompiledFunction": "compiled",
+    "GeneratedBackwardFor_torch_attn__varlen_attn_default": "flash_varlen",
+}
+"""Beginnings of the names of backward nodes, before `ForCpu` and `Backward`, and what is said of them."""
+_LAST = re.compile(r"(ForCpu)?(Backward\d*)?$")
 
 
 def leaves_behind(values: Tensor) -> set[Tensor]:
@@ -59,3 +75,32 @@ class _Through(torch.autograd.Function):
         (gradient,) = gradients
         zeros = (torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.kinds)
         return (gradient, *zeros)
+
+
+def kernels_behind(outputs: Tensor) -> set[str]:
+    """Return the kernels of attention that `outputs` were computed in: fused ones by name, `math` for a softmax of its own.
+
+    Nothing is computed, and no device is asked. What was compiled shows as `compiled`: its kernels are not in the graph.
+
+    >>> import torch
+    >>> query = torch.ones(1, 2, 4, 8, requires_grad=True)
+    >>> kernels_behind(torch.nn.functional.scaled_dot_product_attention(query, query, query))
+    {'flash'}
+    """
+    names = {_LAST.sub("", node.name().rpartition("::")[2], count=1) for node in nodes_behind(outputs)}
+    return {_NODES[name] for name in names if name in _NODES}
+
+
+def kernels_of(outputs: Tensor, model: nn.Module) -> set[str]:
+    """Return the kernels of attention that a model has computed its outputs in.
+
+    FlexAttention is compiled by transformers itself, and shows in the graph as what is compiled.
+    """
+    kernels = kernels_behind(outputs)
+    if "compiled" in kernels and any(map(_attends_by_flex, model.modules())):
+        return kernels - {"compiled"} | {"flex_attention"}
+    return kernels
+
+
+def _attends_by_flex(module: nn.Module) -> bool:
+    return getattr(getattr(module, "config", None), "_attn_implementation", None) == "flex_attention"
