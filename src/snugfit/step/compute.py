@@ -1,4 +1,4 @@
-"""The computation of one window's gradients, as a value that techniques may change and repeat."""
+"""The computation of one window: its gradients, as a value that techniques may change and repeat, and the sums that a loss needs ahead of them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_scale import LossScale
-from snugfit.core.loss_terms import LossTerms
+from snugfit.core.loss_terms import Loss, LossTerms
+from snugfit.core.losses import couples_rows, of_answers
 from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 from snugfit.kit.autograd_graph import kernels_of
+from snugfit.kit.losses.preference_losses import WINDOW_SUMS
 from snugfit.kit.optimizers.foreach import count_nonfinite, global_norm, gradients_of, scale_
 from snugfit.kit.phases import phase
 from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_window
@@ -375,6 +377,31 @@ class WindowCompute:
     def _share(self, alone: bool, weight: Tensor | float, factor: float) -> Tensor | float:
         """Return what gradients that were added up are multiplied by to be the true one."""
         return 1.0 / factor if alone else self.step.nominal / (_divisor(weight) * factor)
+
+
+def asks_for_sums(loss: Loss, forward: Callable[[nn.Module, Any], Any] | None) -> bool:
+    """Return whether a loss couples rows by sums alone, which a pass over micro-batches gives without gradients."""
+    return of_answers(loss) and couples_rows(loss) and hasattr(forward, "window_terms")
+
+
+@torch.no_grad()
+def with_window_sums(step: WindowStep, window: Batch, forward: Any) -> Batch:
+    """Return the window with the sums of `forward.window_terms` over its rows on all ranks, in each of its rows.
+
+    Nothing random is drawn, and buffers stay. All ranks call this for the same windows.
+    """
+    passes = WindowCompute(step, window, step.seams.loss).passes()
+    sums: Tensor | None = None
+    with step.preserved_buffers(), step.strategy.score(step.model):
+        for rows, counts in passes:
+            part = window.select(rows)
+            with step.seams.forward(part):
+                terms: Tensor = forward.window_terms(step.model, part.data)
+            own = terms.sum(dim=0) if counts else torch.zeros_like(terms[0])
+            sums = own if sums is None else sums + own
+    assert sums is not None
+    over_ranks = torch.stack(step.strategy.add_up(list(sums)))
+    return replace(window, data={**window.data, WINDOW_SUMS: over_ranks.expand(window.rows, -1)})
 
 
 def _backward(terms: LossTerms, divisor: Tensor | float) -> None:

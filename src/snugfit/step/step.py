@@ -32,7 +32,7 @@ from snugfit.kit.phases import phase
 from snugfit.kit.placement import cloned
 from snugfit.kit.precision.product_rounding import products_as_chosen
 from snugfit.step import state
-from snugfit.step.compute import WindowCompute
+from snugfit.step.compute import WindowCompute, asks_for_sums, with_window_sums
 from snugfit.step.fixed_modules import FixedModules
 from snugfit.step.metrics.class_counts import ClassCounts, counts_by_name
 from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
@@ -48,7 +48,6 @@ from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
 from snugfit.step.torch_wrappers import step_optimizer
 from snugfit.step.trainable import check_module, check_trainable, unwrapped
-from snugfit.step.window_sums import asks_for_sums, with_window_sums
 from snugfit.strategies.base import Strategy
 from snugfit.system.nothing import NOTHING
 
