@@ -29,8 +29,9 @@ from snugfit.models.bundle import (
     read_meta,
 )
 from snugfit.step.build import find_device
-from snugfit.step.evaluate import Scored, eval_mode
+from snugfit.step.evaluate import Scored
 from snugfit.step.model_checks.input_errors import check_inputs
+from snugfit.step.module_modes import eval_mode
 from snugfit.system.code_consent import named_code, require
 from snugfit.system.deterministic import deterministic
 from snugfit.system.user_objects import is_python_path, load_object

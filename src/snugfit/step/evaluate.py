@@ -28,6 +28,7 @@ from snugfit.step.metrics.byte_perplexity import BytePerplexity
 from snugfit.step.metrics.metric import AnyMetric, Metric, make_metric, perplexity, seen_by
 from snugfit.step.micro_batching import Replan, first_line, sizes
 from snugfit.step.model_checks.row_outputs import join_outputs
+from snugfit.step.module_modes import eval_mode
 from snugfit.step.step_views import ScoredStep
 from snugfit.strategies.base import Strategy
 from snugfit.system.memory import is_out_of_memory, release_memory
@@ -363,22 +364,3 @@ def _finer(rows: int, reason: str) -> Replan:
             f"evaluate.batch: memory ran out in scoring a single example ({reason}). Give smaller examples, or a smaller model."
         )
     return Replan(rows, sizes(rows)[1], reason)
-
-
-@contextmanager
-def preserved_modes(model: nn.Module) -> Iterator[None]:
-    """Give back the mode, training or evaluation, of each module on exit."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Temporarily put the model in eval mode; on exit each module is in the mode it was in."""
-    with preserved_modes(model):
-        model.eval()
-        yield

@@ -39,9 +39,9 @@ from snugfit.step.micro_batching import Replan, check_update_memory, check_whole
 from snugfit.step.model_checks.attention_masks import AttentionMasks
 from snugfit.step.model_checks.changed_inputs import Inputs
 from snugfit.step.model_checks.input_errors import check_inputs
-from snugfit.step.model_checks.module_modes import Modes
 from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.model_checks.padding import Padding
+from snugfit.step.module_modes import Modes
 from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
 from snugfit.step.reported_means import ReportedMeans
 from snugfit.step.router_loss import RouterLoss

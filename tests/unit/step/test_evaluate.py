@@ -23,9 +23,10 @@ from snugfit.core.losses import mse as mse_loss
 from snugfit.data.named_sources import RowSources
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.kit.language_models.token_scores import Seen
-from snugfit.step.evaluate import Scored, eval_mode, evaluate
+from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.metrics.metric import check_fit, check_metrics
 from snugfit.step.metrics.metrics_over_all import over_all_rows
+from snugfit.step.module_modes import eval_mode
 from snugfit.step.step import Step
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.gradient_cache import GradientCache

@@ -11,7 +11,7 @@ from snugfit.core.job import Hook, Hooks
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.errors import TrainingFailed
 from snugfit.run.events import Emit
-from snugfit.step.evaluate import preserved_modes
+from snugfit.step.module_modes import preserved_modes
 from snugfit.step.step import Step
 from snugfit.system.user_objects import describe
 

@@ -35,7 +35,7 @@ from snugfit.kit.losses.preference_losses import (
     reward_sums,
 )
 from snugfit.kit.precision.autocast import casting_anew
-from snugfit.step.evaluate import eval_mode
+from snugfit.step.module_modes import eval_mode
 
 _BOTH, _FIRST, _SECOND = slice(0, 2), slice(0, 1), slice(1, 2)
 

@@ -13,8 +13,8 @@ from snugfit.core.scalar_reads import read
 from snugfit.errors import SnugfitError
 from snugfit.kit.precision.autocast import casting_anew
 from snugfit.kit.precision.product_rounding import products_as_chosen
-from snugfit.step.evaluate import eval_mode
 from snugfit.step.model_checks.module_outputs import Outputs, outputs_recorded
+from snugfit.step.module_modes import eval_mode
 from snugfit.step.step_views import ForwardStep
 from snugfit.system.tolerances import allowed_rounding, in_float64
 

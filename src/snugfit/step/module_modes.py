@@ -1,7 +1,9 @@
-"""Training and eval modes of a model's modules, from one update to the next."""
+"""Training and eval modes of a model's modules: from one update to the next, and temporarily another."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 
 from torch import nn
@@ -38,3 +40,22 @@ class Modes:
         self._model.train()  # modules that have been put in since too
         for module, training in zip(self._modules, self._training, strict=True):
             module.training = training
+
+
+@contextmanager
+def preserved_modes(model: nn.Module) -> Iterator[None]:
+    """Give back the mode, training or evaluation, of each module on exit."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Temporarily put the model in eval mode; on exit each module is in the mode it was in."""
+    with preserved_modes(model):
+        model.eval()
+        yield
