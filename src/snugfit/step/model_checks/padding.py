@@ -11,8 +11,7 @@ from torch import nn
 from snugfit.core.batch import Batch
 from snugfit.core.scalar_reads import is_fake, read
 from snugfit.core.tree import leaves
-from snugfit.step.model_checks.module_outputs import Outputs
-from snugfit.step.model_checks.traceless import FAILURES, losses_of_rows, relative_distance
+from snugfit.step.model_checks.traceless import FAILURES, Outputs, losses_of_rows, relative_distance
 from snugfit.step.step_views import PaddedStep
 from snugfit.system.memory import is_out_of_memory
 from snugfit.system.user_objects import describe

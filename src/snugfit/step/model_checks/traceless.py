@@ -1,19 +1,21 @@
-"""A forward that leaves no trace, for checks of a model on its first window."""
+"""A forward that leaves no trace, for checks of a model on its first window, and the outputs of its modules."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.core.scalar_reads import read
+from snugfit.core.tree import leaves
 from snugfit.errors import SnugfitError
 from snugfit.kit.precision.autocast import casting_anew
 from snugfit.kit.precision.product_rounding import products_as_chosen
-from snugfit.step.model_checks.module_outputs import Outputs, outputs_recorded
 from snugfit.step.module_modes import eval_mode
 from snugfit.step.step_views import ForwardStep
 from snugfit.system.tolerances import allowed_rounding, in_float64
@@ -29,6 +31,10 @@ FAILURES = (
     SnugfitError,
 )
 """The errors of a model or a loss that cannot do what is tried; training itself will say what is wrong, if anything is."""
+
+
+Outputs = dict[str, list[Tensor]]
+"""The outputs of each module, call by call, by its name, in the order in which they were done first."""
 
 
 @torch.no_grad()
@@ -73,3 +79,33 @@ def relative_distance(one: Tensor, other: Tensor) -> float:
     length = other.norm()
     error: float = read((one - other).norm() / torch.where(length > 0, length, 1.0), assume=0.0)
     return error
+
+
+@contextmanager
+def outputs_recorded(model: nn.Module) -> Iterator[Outputs]:
+    """Temporarily keep the outputs of each module: of each call the first floating tensor.
+
+    >>> import torch
+    >>> with outputs_recorded(nn.Sequential(nn.Identity())) as outputs:
+    ...     pass
+    >>> outputs
+    {}
+    """
+    outputs: Outputs = {}
+
+    def keep(name: str) -> Any:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+            # a subclass may stand for what is never computed whole
+            whole = (leaf for leaf in leaves(output) if type(leaf) is Tensor and leaf.is_floating_point())
+            first = next(whole, None)
+            if first is not None:
+                outputs.setdefault(name, []).append(first.detach().clone())
+
+        return hook
+
+    hooks = [module.register_forward_hook(keep(name)) for name, module in model.named_modules()]
+    try:
+        yield outputs
+    finally:
+        for hook in hooks:
+            hook.remove()

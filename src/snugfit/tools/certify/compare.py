@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.step.model_checks.module_outputs import Outputs, outputs_recorded
+from snugfit.step.model_checks.traceless import Outputs, outputs_recorded
 from snugfit.step.step import Step
 from snugfit.system.tolerances import in_float64
 
