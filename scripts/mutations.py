@@ -387,7 +387,7 @@ MUTATIONS = (
     ),
     Mutation(
         "held-out times: the first rows are held out",
-        "data/splits/split.py",
+        "data/splits/sides.py",
         "sorted(counts, reverse=True)[:-1]",
         "sorted(counts)[:-1]",
         ("tests/unit/data/splits/test_sides.py::test_the_last_days_are_held_out",),

@@ -10,8 +10,7 @@ from snugfit.data.examples import Examples
 from snugfit.data.sources import RowSource
 from snugfit.data.splits.hold_out import SHARES, HoldOut, share_of
 from snugfit.data.splits.leaks import Inputs, LeakSettings
-from snugfit.data.splits.sides import Sides, Validation, check_validation, make_sides
-from snugfit.data.splits.split import split_rows
+from snugfit.data.splits.sides import Sides, Validation, check_validation, make_sides, split_rows
 from snugfit.errors import SettingError
 
 

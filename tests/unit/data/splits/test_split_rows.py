@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snugfit.data.splits.split import split_rows
+from snugfit.data.splits.sides import split_rows
 from snugfit.errors import DataError, SettingError
 
 
