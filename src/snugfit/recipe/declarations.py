@@ -281,7 +281,7 @@ class Recipe(Section):
     @property
     def code(self) -> dict[str, str]:
         """Settings that name the user's code, each with its `package.module:function`."""
-        from snugfit.recipe.code import code_of
+        from snugfit.recipe.write import code_of
 
         return code_of(self)
 

@@ -15,13 +15,13 @@ from snugfit.data.named_sources import texts_in, with_files
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import declarations as m
 from snugfit.recipe.checks import check_recipe, placed
-from snugfit.recipe.code import written_code
 from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import DEFAULT, Preset, find_preset, preset_names
 from snugfit.recipe.read_sections import read_section
 from snugfit.recipe.rows_here import RowsHere, check_length, check_rows
 from snugfit.recipe.strict_yaml import Places, read_yaml
+from snugfit.recipe.write import written_code
 from snugfit.system import code_consent
 from snugfit.system.json_text import parse_json
 from snugfit.system.plugins import Importer

@@ -1,4 +1,4 @@
-"""A recipe as plain values, as a file and as a hash."""
+"""A recipe as plain values, as a file and as a hash, and the user's code that its values name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from snugfit.core.settings import Section
 from snugfit.recipe import declarations as m
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN
 from snugfit.recipe.strict_yaml import Dumper
+from snugfit.system.code_consent import named_code
 from snugfit.system.redaction import redacted
+from snugfit.tasks import find
+from snugfit.tasks.data_section import COLUMNS
 
 _HEADER = """\
 # {name}: {task} with {model}
@@ -31,6 +34,10 @@ _UNSAID = {
     "document_separator": None,
 }
 """Settings of `data` that runs of before do not know, at the values that are as they were."""
+
+_NO_CODE = ("name", "preset", "folder", "output")
+_NO_CODE_OF_DATA = (*COLUMNS, "classes")
+"""Settings whose text is never imported, whatever it looks like."""
 
 _NOT_LEARNED = (
     "name",
@@ -158,3 +165,26 @@ def _different(values: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
         # a technique is written whole: its settings mean nothing without its name
         different[key] = _different(value, base[key]) if both and key not in SEAMS_OF_THEIR_OWN else value
     return different
+
+
+def code_of(recipe: m.Recipe) -> dict[str, str]:
+    """Return the settings that name code, each with its `package.module:function`.
+
+    Every other setting counts, so that a new one that names code needs no line here.
+    """
+    return _code_named_in(recipe.as_dict(), recipe)
+
+
+def written_code(recipe: m.Recipe) -> dict[str, str]:
+    """Return the same of a recipe whose techniques are still as they were written."""
+    return _code_named_in(plain_value(recipe), recipe)
+
+
+def _code_named_in(settings: Mapping[str, Any], recipe: m.Recipe) -> dict[str, str]:
+    values = {key: value for key, value in settings.items() if key not in _NO_CODE}
+    values["data"] = {key: value for key, value in values["data"].items() if key not in _NO_CODE_OF_DATA}
+    values["track"] = values["track"]["others"]
+    values["evaluate"] = {key: value for key, value in values["evaluate"].items() if key != "best"}
+    if not find(recipe.task).own_code:
+        del values["model"]  # a name on the hub, a folder, or `config:NAME`
+    return named_code(values)

@@ -18,10 +18,10 @@ from snugfit import techniques
 from snugfit.core.entry import as_entry
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.recipe import json_schema, load_recipe
-from snugfit.recipe.code import written_code
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, own_key, settings_of
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.recipe.technique_cards import cards, page
+from snugfit.recipe.write import written_code
 from snugfit.tasks.data_section import COLUMNS
 
 RECIPE = """\
