@@ -163,8 +163,7 @@ def _check_file(path: str, text: Sequence[str], label: str | None) -> None:
     Raises:
         DataError: it has not, as far as its beginning shows it.
     """
-    from snugfit.data.columns import check_columns
-    from snugfit.data.sources import read_beginning
+    from snugfit.data.sources import check_columns, read_beginning
 
     table = read_beginning(path, setting="data.train")
     if table is not None and table.rows:

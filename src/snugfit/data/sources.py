@@ -1,4 +1,4 @@
-"""The sources of rows: CSV, TSV, JSON, Parquet and text files, Hugging Face data sets, and Python functions."""
+"""The sources of rows: CSV, TSV, JSON, Parquet and text files, Hugging Face data sets, and Python functions; and the columns that a table has to have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from snugfit.data.bad_rows import BadRow, Fault
+from snugfit.data.bad_rows import BadRow, Fault, shorten
 from snugfit.data.files.file_formats import READERS
 from snugfit.data.files.file_kinds import is_hub_name, is_saved, is_shards, path_of
 from snugfit.data.files.hub_rows import read_hub, read_saved
@@ -22,7 +22,7 @@ from snugfit.data.lazy_rows import LARGE_FILE, is_larger, read_large
 from snugfit.data.lazy_sequence import Chained, Made
 from snugfit.data.named_sources import Sources
 from snugfit.data.spooled_rows import GatheredRows
-from snugfit.errors import DataError, nearest, nearest_file, short_path
+from snugfit.errors import DataError, SettingError, nearest, nearest_file, short_path
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 
 RowSource = str | Path | Callable[[], Iterable[Mapping[str, Any]]] | Sources
@@ -422,3 +422,39 @@ def _table_of(given: Iterable[Mapping[str, Any]], name: str, setting: str) -> Ta
     if not gathered.rows:
         raise DataError(setting, f"{name} gave no rows", "Give at least one row.")
     return Table(name, tuple(columns), gathered.rows, gathered.numbers, digest.hexdigest())
+
+
+def check_columns(table: Table, wanted: Mapping[str, Sequence[str]], hint: str = "") -> None:
+    """See that the table has the columns that each setting names.
+
+    Args:
+        wanted: the columns by the full name of the setting that asks for them.
+        hint: what else may be done where a column is not there.
+    Raises:
+        SettingError: one column is asked for twice.
+        DataError: a column is not there.
+    """
+    asked: dict[str, str] = {}
+    for setting, columns in wanted.items():
+        for column in columns:
+            if column in asked:
+                raise SettingError(
+                    setting, f"column '{column}' is already used by {asked[column]}", "Name another column."
+                )
+            asked[column] = setting
+    for part in table.each:
+        for column, setting in asked.items():
+            if column in part.columns or (table.parts and not part.rows):
+                continue
+            other = f" Or give one of them that name: rename: {{THEIRS: {column}}}." if table.parts else ""
+            shown = ", ".join(f"'{shorten(name)}'" for name in part.columns[:20])
+            raise DataError(
+                setting,
+                f"{short_path(part.source)} has no column '{column}'",
+                f"{_nearest_column(column, part.columns)}Its columns are {shown}{' and more' if len(part.columns) > 20 else ''}.{other}{hint and f' {hint}'}",
+            )
+
+
+def _nearest_column(column: str, columns: Sequence[str]) -> str:
+    guess = nearest(column, columns)
+    return f"{guess} " if guess.startswith("Did you mean") else ""

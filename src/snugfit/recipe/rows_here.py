@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Literal
 
-from snugfit.data.columns import check_columns
 from snugfit.data.named_sources import Sources
-from snugfit.data.sources import RowSource, read_beginning
+from snugfit.data.sources import RowSource, check_columns, read_beginning
 from snugfit.errors import DataError, SettingError
 from snugfit.models.folders import CONFIG_PREFIX, most_tokens
 from snugfit.recipe.declarations import Recipe

@@ -63,8 +63,7 @@ def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
 
 
 def _read_rows(recipe: TaskRecipe) -> Part:
-    from snugfit.data.columns import check_columns
-    from snugfit.data.sources import read_table
+    from snugfit.data.sources import check_columns, read_table
     from snugfit.data.texts.conversations import (
         OPTIONAL,
         PAIRS,

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from snugfit.data.bad_rows import BadRow, Fault, label_of, settle, shorten, text_of
-from snugfit.data.columns import check_columns
-from snugfit.data.sources import Table
+from snugfit.data.sources import Table, check_columns
 from snugfit.errors import DataError, SettingError
 
 

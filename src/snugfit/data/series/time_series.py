@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snugfit.data.bad_rows import BadRow, Fault
-from snugfit.data.columns import check_columns
 from snugfit.data.series.time_steps import TimeStep, are_counted, check_counted, read_moment
-from snugfit.data.sources import Table
+from snugfit.data.sources import Table, check_columns
 from snugfit.data.tables.table_cells import category_of, number_in
 from snugfit.errors import DataError
 from snugfit.units import counted

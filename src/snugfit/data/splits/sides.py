@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from snugfit.core.random import derive_seed
 from snugfit.data.bad_rows import BadRow, shorten
-from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.series.time_steps import are_counted, read_moment
-from snugfit.data.sources import RowSource, Table
+from snugfit.data.sources import RowSource, Table, check_columns
 from snugfit.data.splits.hold_out import (
     GROUP,
     SHARE,

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, check_rows_left, label_of, settle
 from snugfit.data.class_names import check_classes, label_warnings, sort_labels
-from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN, Columns, Examples
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.report import DataReport
-from snugfit.data.sources import RowSource, Table, fingerprints_of, read_table
+from snugfit.data.sources import RowSource, Table, check_columns, fingerprints_of, read_table
 from snugfit.data.splits.hold_out import SHARES, HoldOut
 from snugfit.data.splits.leaks import Inputs, LeakSettings
 from snugfit.data.splits.near_duplicates import near_rows

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle, text_of
-from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples, FromRows
 from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import Collate, FileRows
@@ -17,7 +16,7 @@ from snugfit.data.lazy_sequence import Chained, Made
 from snugfit.data.named_sources import Sources
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import Table, fingerprints_of, read_table
+from snugfit.data.sources import Table, check_columns, fingerprints_of, read_table
 from snugfit.data.splits.hold_out import share_of
 from snugfit.data.splits.leaks import inputs_of_texts
 from snugfit.data.splits.sides import places_by_source

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from snugfit.data.bad_rows import BadRow, Fault, check_rows_left, settle
-from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import Collate, FileRows
 from snugfit.data.named_sources import Sources
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import Table, fingerprints_of, read_table
+from snugfit.data.sources import Table, check_columns, fingerprints_of, read_table
 from snugfit.data.splits.leaks import Inputs, content_digest
 from snugfit.data.splits.near_duplicates import near_texts
 from snugfit.data.splits.sides import Sides

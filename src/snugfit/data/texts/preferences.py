@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from snugfit.data.bad_rows import BadRow, Fault, kind_of, settle, shorten, text_of
-from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.named_sources import Sources
 from snugfit.data.report import DataReport, median
-from snugfit.data.sources import Table, fingerprints_of, read_table
+from snugfit.data.sources import Table, check_columns, fingerprints_of, read_table
 from snugfit.data.texts.chat_template import set_template
 from snugfit.data.texts.conversation_tokens import Coded, Coder, first_fitting, without_oldest_turns
 from snugfit.data.texts.conversations import Conversation, Message, messages_in, tools_of

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from snugfit.core.random import derive_seed
 from snugfit.data.assumed import assumed_pairs, assumed_text
 from snugfit.data.bad_rows import BadRow, text_of
-from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples, whole_examples
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.files.row_stream import RowStream
@@ -25,7 +24,7 @@ from snugfit.data.mixed_streams import MixedStreams
 from snugfit.data.named_sources import Source, Sources
 from snugfit.data.report import STREAMED, DataReport
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import Table, new_names, renamed_row
+from snugfit.data.sources import Table, check_columns, new_names, renamed_row
 from snugfit.data.stream import Encode, Stream, Streamed, examples_of, rows_of
 from snugfit.data.texts.causal import (
     CausalData,

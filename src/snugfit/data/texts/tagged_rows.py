@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from snugfit.data.bad_rows import BadRow, Fault, check_encodable, kind_of, shorten, text_of
-from snugfit.data.columns import check_columns
-from snugfit.data.sources import RowSource, Table, read_table
+from snugfit.data.sources import RowSource, Table, check_columns, read_table
 from snugfit.data.texts.tags import Span, begins
 
 Form = Literal["words", "spaced", "spans"]

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, check_rows_left, settle, text_of
-from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
-from snugfit.data.sources import RowSource, fingerprints_of, read_table
+from snugfit.data.sources import RowSource, check_columns, fingerprints_of, read_table
 from snugfit.data.splits.leaks import inputs_of_texts
 from snugfit.data.texts.token_cache import TokenEntry, cached, texts_digest
 from snugfit.data.texts.token_rows import ArrayExamples, TokenRows, TokenWriter

@@ -93,7 +93,7 @@ def load_table_task(recipe: TaskRecipe, empty: bool, *, classes: bool) -> Task:
 
 def read_table_rows(recipe: TaskRecipe, *, classes: bool) -> Part:
     """Return the rows with a label as they stand in the file: each fold fits the columns' format on its own training rows."""
-    from snugfit.data.columns import check_columns
+    from snugfit.data.sources import check_columns
     from snugfit.data.tables.table_rows import read_labelled
     from snugfit.data.usable_rows import part_of_records
 

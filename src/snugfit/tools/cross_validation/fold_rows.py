@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import Fault, check_rows_left, settle
-from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN, Examples
-from snugfit.data.sources import read_table
+from snugfit.data.sources import check_columns, read_table
 from snugfit.data.splits.sides import groups_of, moments_of
 from snugfit.data.usable_rows import Part, part_of_records, read_part, scalar
 from snugfit.errors import DataError, SettingError
