@@ -1,4 +1,4 @@
-"""Files on the disk: the user's cache, what is written whole, what outlives a power cut, and errors, whichever library raises them."""
+"""Files on the disk: the user's cache, what is written whole, what outlives a power cut, locks of folders, and errors, whichever library raises them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _RUST = re.compile(r"\(os error \d+\)")
@@ -89,3 +89,23 @@ def cache_folder() -> Path:
     """Return the folder of plans, calibrations and tokens; XDG_CACHE_HOME moves it."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "snugfit"
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Temporarily be the only process that holds this lock of a folder, once the one before it is done; no file stays there.
+
+    Systems and disks without such locks, as Windows and some shares, have none: there two at a time are the user's to avoid.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a share without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

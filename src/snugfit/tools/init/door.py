@@ -19,7 +19,7 @@ from snugfit.errors import DataError, RunFolderError, SettingError, SnugfitError
 from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.strict_yaml import Places, read_yaml
-from snugfit.system.locked_folder import locked_folder
+from snugfit.system.disk_files import locked_folder
 from snugfit.tasks import discover
 from snugfit.tasks.data_section import COLUMNS
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
