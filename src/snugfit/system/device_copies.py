@@ -1,12 +1,16 @@
-"""Copies from the host to a device that go on beside the computation, where that is safe."""
+"""Copies between the host and a device that go on beside the computation, where that is safe, and pinned memory, which CUDA copies at the full rate of its link."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from snugfit.errors import SettingError
+from snugfit.units import format_bytes
 
 COPIES_BESIDE = ("cuda", "xpu")
 """Devices that copy from and to the host while they compute, and keep what they copy from until they are done."""
@@ -41,3 +45,28 @@ def scalar_like(number: Tensor | float, like: Tensor) -> Tensor:
     if isinstance(number, Tensor):
         return number.to(like)
     return torch.full((), number, dtype=like.dtype, device=like.device)
+
+
+def pin_memory(memory: Tensor, owner: object, setting: str, otherwise: str) -> None:
+    """Pin host `memory` for as long as `owner` lives, which it must not outlive.
+
+    Torch's own pinned allocator rounds up to a power of two: with 80 blocks of 430 MB, 6 GB of nothing.
+
+    Args:
+        setting: what asks for it; otherwise: what else could be done, in words. For the error.
+    Raises:
+        SettingError: the system does not allow so much of it.
+    """
+    runtime: Any = torch.cuda.cudart()
+    code = int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
+    if code != 0:
+        raise SettingError(
+            setting,
+            f"{format_bytes(memory.nbytes)} of host memory cannot be pinned (CUDA error {code})",
+            f"Raise the limit of locked memory (ulimit -l), or {otherwise}.",
+        )
+    weakref.finalize(owner, _unpin, memory).atexit = False  # when the device is gone
+
+
+def _unpin(memory: Tensor) -> None:
+    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())

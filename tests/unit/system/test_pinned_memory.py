@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from snugfit.errors import SettingError
-from snugfit.system import pinned_memory
+from snugfit.system.device_copies import pin_memory
 
 
 class Owner:
@@ -29,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 def test_memory_is_pinned_as_it_is_for_as_long_as_its_owner_lives(asked: list[tuple[str, ...]]) -> None:
     memory, owner = torch.empty(430, dtype=torch.float32), Owner()
-    pinned_memory.pin(memory, owner, "checkpoint.save", "wait")
+    pin_memory(memory, owner, "checkpoint.save", "wait")
     place = str(memory.data_ptr())
     assert asked == [("pin", place, "1720", "0")]
     del owner
@@ -46,4 +46,4 @@ def test_what_the_system_does_not_allow_is_refused_with_the_setting_that_asks_fo
         SettingError,
         match=r"^checkpoint.save: 4\.00 KiB of host memory cannot be pinned \(CUDA error 2\)\. .*ulimit -l.*, or wait\.",
     ):
-        pinned_memory.pin(torch.empty(1024), Owner(), "checkpoint.save", "wait")
+        pin_memory(torch.empty(1024), Owner(), "checkpoint.save", "wait")

@@ -16,7 +16,7 @@ from torch import Tensor
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import SettingError
 from snugfit.kit.streaming.layout import Weight, aligned, lay_out, set_tensors_, tensors_of
-from snugfit.system import pinned_memory
+from snugfit.system.device_copies import pin_memory
 from snugfit.system.memory import available_bytes
 from snugfit.units import format_bytes
 
@@ -67,7 +67,7 @@ class Packed:
                 inside[part].copy_(tensor)
             set_tensors_(weight.parameter, inside)
         if pin and file is None and not fake:
-            pinned_memory.pin(
+            pin_memory(
                 self.memory,
                 self,
                 "weight_streaming",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from snugfit.kit.serialize import Packed
 from snugfit.kit.sharded_tensors import own_part
-from snugfit.system import pinned_memory
+from snugfit.system.device_copies import pin_memory
 
 _PINNED = 1 << 20
 """Bytes from which a copy of what lies on a CUDA device is pinned; of less, pinning would take longer than it gains."""
@@ -27,9 +27,7 @@ class _Place:
         made = cls(torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format))
         part = own_part(made.tensor)
         if tensor.device.type == "cuda" and part.nbytes >= _PINNED:
-            pinned_memory.pin(
-                part, made, "checkpoint.save", "write checkpoints while the training waits (sync)"
-            )
+            pin_memory(part, made, "checkpoint.save", "write checkpoints while the training waits (sync)")
         return made
 
     def fits(self, tensor: Tensor) -> bool:
