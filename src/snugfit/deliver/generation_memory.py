@@ -16,6 +16,7 @@ from snugfit.core.tree import leaves
 from snugfit.deliver.predictor import BATCH_ROWS, Predictor
 from snugfit.errors import ModelError, SettingError, Untraceable, nearest
 from snugfit.kit.language_models.generation import Generation, room, writes_another_text
+from snugfit.kit.mapped_tensors import bytes_in_files
 from snugfit.kit.placement import place_
 from snugfit.kit.streaming.weight_stream import WeightStream, blocks_of
 from snugfit.planner.choice.candidate import Budget, margin_on
@@ -27,7 +28,6 @@ from snugfit.planner.trace.generation_run import Answering, dry_run_generation
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import score_together
 from snugfit.system.malloc import trim_malloc, tune_malloc
-from snugfit.system.mapped_files import bytes_in_files
 from snugfit.system.memory import available_bytes, memory_bytes
 from snugfit.techniques import find
 

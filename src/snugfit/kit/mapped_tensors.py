@@ -1,8 +1,9 @@
-"""Tensors whose memory is a file, which the system reads again where memory is short."""
+"""Tensors whose memory is a file, whose pages the system gives up where memory is short and reads again as it likes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bisect
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import RunFolderError
+
+_MAPS = Path("/proc/self/maps")
 
 
 def in_file(tensor: Tensor, folder: Path) -> Tensor:
@@ -73,3 +76,36 @@ def set_aside_(module: nn.Module) -> nn.Module:
             data = torch.empty_like(weight, device="meta") if is_fake(weight) else in_file(weight, folder)
             module._parameters[name] = nn.Parameter(data, weight.requires_grad)
     return module
+
+
+def bytes_in_files(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of the tensors' storages that lie in mapped files; 0 where the system does not tell.
+
+    >>> bytes_in_files([torch.zeros(8)])
+    0
+    """
+    ranges = _file_ranges()
+    starts = [start for start, _ in ranges]
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        address, size = storage.data_ptr(), storage.nbytes()
+        place = bisect.bisect_right(starts, address) - 1
+        if place >= 0 and address + size <= ranges[place][1]:
+            sizes[address] = size
+    return sum(sizes.values())
+
+
+def _file_ranges() -> list[tuple[int, int]]:
+    """Return the addresses at which this process has files mapped, in order."""
+    try:
+        lines = _MAPS.read_text().splitlines()
+    except OSError:
+        return []
+    ranges = []
+    for line in lines:
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5].startswith("/") and not fields[5].startswith("/dev/"):
+            start, _, end = fields[0].partition("-")
+            ranges.append((int(start, 16), int(end, 16)))
+    return sorted(ranges)

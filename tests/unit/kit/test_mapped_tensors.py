@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from snugfit.system.mapped_files import bytes_in_files
+from snugfit.kit.mapped_tensors import bytes_in_files
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells where files lie")
