@@ -1,4 +1,4 @@
-"""The story of a run, read from its spool and put in order once, so that the page only has to write it down."""
+"""The story of a run, read from its spool and put in order once, so that the page only has to write it down, and as a table of its updates."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from snugfit.report.svg import Mark
 from snugfit.tracking.spool import SPOOL_NAME, Event, read_events
 
 IN_PROGRESS = "in progress"
+VALIDATION = "validation_"  # before the names of what was scored, in a table of updates
 MARK_PLACES = 100  # marks nearer to each other than this part of the axis become one
 
 
@@ -169,6 +170,20 @@ def _incidents(events: Sequence[Event]) -> list[Incident]:
         place = None if window is None else int(window)
         incidents.append(Incident(kind, update, _time(event) - start, text, place))
     return incidents
+
+
+def history_rows(story: Story) -> list[dict[str, Any]]:
+    """Return `update`, `epoch` and the update's own numbers, and, where it was scored, those of the validation and whether they were the best."""
+    rows: dict[Any, dict[str, Any]] = {}
+    for event in (*story.updates, *story.evaluations):
+        update = event.get("update")
+        row = rows.setdefault(update, {"update": update, "epoch": event.get("epoch")})
+        if event["event"] == "evaluation":
+            row |= {f"{VALIDATION}{name}": value for name, value in mapping(event.get("metrics")).items()}
+            row["best"] = bool(event.get("best"))
+        else:
+            row |= mapping(event.get("metrics"))
+    return [rows[update] for update in sorted(rows, key=lambda update: update or 0)]
 
 
 def marks(incidents: Sequence[Incident], end: float) -> list[Mark]:

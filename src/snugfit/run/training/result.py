@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from snugfit.errors import ModelError, RunFolderError
-from snugfit.report.history import history_rows
+from snugfit.report.story import history_rows
 from snugfit.results.shown import Shown
 from snugfit.units import counted, format_bytes, format_seconds
 
