@@ -1,4 +1,4 @@
-"""The checkpoints of a run: writing one of this moment, at once or while the training goes on, and going on from the newest."""
+"""The checkpoints of a run: writing one of this moment, at once or while the training goes on, and going on from the newest; or none, where a run has no folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -349,3 +349,38 @@ def _name(progress: Progress) -> str:
     if progress.windows != progress.updates:  # the same weights at another place of the data
         name += f"-window-{progress.windows:08d}"
     return name
+
+
+class Unsaved:
+    """A stand-in for `Saving` where a run has no folder: there are no checkpoints, and nothing to go back to."""
+
+    problem: str | None = None
+
+    def save(self) -> None:
+        """Leave it at that."""
+
+    def poll(self) -> bool:
+        """Return that nothing has failed."""
+        return False
+
+    def finish(self) -> None:
+        """Nothing is under way."""
+
+    def any(self) -> bool:
+        """Return that there is no checkpoint."""
+        return False
+
+    def load(self, compare: bool = True) -> tuple[str, ...]:
+        """Refuse to go on.
+
+        Raises:
+            RunFolderError
+        """
+        del compare
+        raise RunFolderError("resume", "a run without a folder has no checkpoint", "Give output, a folder.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Nothing is under way."""

@@ -20,8 +20,7 @@ from snugfit.deliver.observed_evaluation import Observed
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.results.run_folder import DETAILS, RunFolder
 from snugfit.run.checkpoint import checkpoint_files
-from snugfit.run.checkpoint.save_and_restore import Saving
-from snugfit.run.checkpoint.unsaved import Unsaved
+from snugfit.run.checkpoint.save_and_restore import Saving, Unsaved
 from snugfit.run.events import DOING, Emit
 from snugfit.run.training.best import SaveBest, Watch, keep_models, owed_now, save_best
 from snugfit.run.training.hooks import HookCalls
