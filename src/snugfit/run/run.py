@@ -184,52 +184,14 @@ def _follow(spec: RunSpec, training: Training, *, resume: bool) -> RunResult:
 def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resume: bool) -> RunResult:
     """Train under a tracker, say how it ended, register the best model, write the report."""
     folder = training.folder
-    if message := started_anew():
-        events("warning", message=message)
-    for note in spec.notes:
-        events("note", text=note)
-    described: dict[str, Any] = {
-        "recipe": dict(spec.recipe),
-        "data": {**task.data, **by_source(training)},
-        "example": task.example,
-        "inputs": spec.inputs(task, training),
-    }
-    if spec.parent is not None:
-        described["parent"] = spec.parent
-    header = describe_run(spec.name, folder, training, spec.plan, described)
-    # of other processes, whose time is the run's too
-    earlier = SpooledEvents() if folder is None else read_events(folder.events)
-    if _tighten(spec, training):
-        header["machine"]["mmap_threshold_bytes"] = MMAP_THRESHOLD
-    if resume:
-        training.restore()
-    _fit(training, events, header)
-    header["plan"]["micro_batch"] = training.step.micro_batch
-    header["data"].update(padding(training))
-    training.description = {part: header[part] for part in ("recipe", "plan", "versions")}
+    earlier = _begin(spec, task, training, events, resume=resume)
     before = training.step.progress.windows
-    # most of what was read and drawn was said when the run began
-    earlier_warnings = (
-        {event.get("message") for event in earlier if event["event"] == "warning"} if resume else set()
-    )
-    last_bits = _last_bits(training, header["machine"]) if resume else ()
-    events("run", **header)
-    for message in (
-        *last_bits,
-        *(each for each in (*spec.warnings, *task.messages) if each not in earlier_warnings),
-    ):
-        events("warning", message=message)
     trackers = Trackers(spec.tracking, folder, events)
     try:
         with warnings_as_events(events), spec.stop as stop:
             result = with_advice(spec.conclude(training, training.run(stop)), events)
     except BaseException as error:
-        if isinstance(error, OutOfMemory):
-            explain_memory(training, events, error)
-        end_failed(training, events, error)
-        if events.begun and folder is not None:
-            report(folder, events)
-            show_trackers(spec.tracking, folder, events)
+        _end_failed(spec, training, events, error)
         trackers.close()
         if isinstance(error, KeyboardInterrupt):
             goes_on_from = None if folder is None or not folder.has_checkpoints else str(folder.path)
@@ -256,6 +218,56 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
     if trackers.end(register, partial(_describe, spec, folder, events)):
         report(folder, events)
     return dataclasses.replace(result, tracker_run_id=trackers.run_id)
+
+
+def _begin(spec: RunSpec, task: Task, training: Training, events: Events, *, resume: bool) -> SpooledEvents:
+    """Go on from the newest checkpoint where the run does, find the micro-batch, and say what the run is.
+
+    Returns:
+        The events of other processes that this run had before, whose time is the run's too.
+    """
+    folder = training.folder
+    if message := started_anew():
+        events("warning", message=message)
+    for note in spec.notes:
+        events("note", text=note)
+    described: dict[str, Any] = {
+        "recipe": dict(spec.recipe),
+        "data": {**task.data, **by_source(training)},
+        "example": task.example,
+        "inputs": spec.inputs(task, training),
+    }
+    if spec.parent is not None:
+        described["parent"] = spec.parent
+    header = describe_run(spec.name, folder, training, spec.plan, described)
+    earlier = SpooledEvents() if folder is None else read_events(folder.events)
+    if _tighten(spec, training):
+        header["machine"]["mmap_threshold_bytes"] = MMAP_THRESHOLD
+    if resume:
+        training.restore()
+    _fit(training, events, header)
+    header["plan"]["micro_batch"] = training.step.micro_batch
+    header["data"].update(padding(training))
+    training.description = {part: header[part] for part in ("recipe", "plan", "versions")}
+    warnings = [*spec.warnings, *task.messages]
+    if resume:  # most of what was read and drawn was said when the run began
+        earlier_messages = {event.get("message") for event in earlier if event["event"] == "warning"}
+        last_bits = _last_bits(training, header["machine"])
+        warnings = [*last_bits, *(each for each in warnings if each not in earlier_messages)]
+    events("run", **header)
+    for message in warnings:
+        events("warning", message=message)
+    return earlier
+
+
+def _end_failed(spec: RunSpec, training: Training, events: Events, error: BaseException) -> None:
+    """Say how a run failed, in its events and its report, and whether memory ran out with what in it."""
+    if isinstance(error, OutOfMemory):
+        explain_memory(training, events, error)
+    end_failed(training, events, error)
+    if events.begun and training.folder is not None:
+        report(training.folder, events)
+        show_trackers(spec.tracking, training.folder, events)
 
 
 def _describe(spec: RunSpec, folder: RunFolder, events: Events) -> None:
