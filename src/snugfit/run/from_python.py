@@ -168,18 +168,12 @@ def module_spec(
     check_name(given["name"])
     if given["output"] is None:
         _check_unwritten(given)
-    metrics, optimizer, validation = given["metrics"], given["optimizer"], given["validation"]
-    if isinstance(metrics, str):
-        metrics = (metrics,)
-    if not isinstance(metrics, Mapping):
-        metrics = {metric: metric for metric in metrics}
     if given["accept_changes"] and given["resume"] is None:
         raise SettingError(
             "accept_changes", "got names, and no run to resume", "Give resume, the run's folder."
         )
-    if validation is None and metrics:
-        raise SettingError("metrics", f"{', '.join(metrics)} need data to be measured on", "Give validation.")
-    world, every = this_world(), given["evaluate_every"]
+    metrics = _metrics(given)
+    optimizer, validation, every = given["optimizer"], given["validation"], given["evaluate_every"]
     job = Job.of(
         **{name: given[name] for name in OF_JOB},
         metrics=tuple(metrics),
@@ -187,58 +181,13 @@ def module_spec(
         evaluate_every="epoch" if every is None else every,
     )
     techniques = _techniques(optimizer, given["techniques"], given["preset"])
-    changing = picture_technique(techniques)
-    if changing is not None:
-        raise SettingError(
-            "techniques",
-            f"'{changing.card.name}' changes pictures as the task of a recipe reads them, and this data set reads its own",
-            "Call what its picture() returns on each picture in the data set; what is drawn there is seeded by example.",
-        )
-    numerics = [each for each in techniques if each.card.family is Family.NUMERICS]
-    plan = Plan(
-        **{name: given[name] for name in OF_PLAN},
-        numerics=" ".join(each.card.name for each in numerics) or "fp32",
-        device=device_of(find_device(given["device"]), world),
-        strategy=named_strategy(given["strategy"], world.size),
-        devices=world.size,
-    )
-    if given["strategy"] not in ("auto", plan.strategy):
-        known_strategy(given["strategy"])  # which one device has no use for
+    _check_pictures(techniques)
+    plan = _plan(given, techniques)
     check_settings(job, plan, techniques, metrics, validated=validation is not None)
-    data, validation = _streams(without_frame(data), without_frame(validation), job)
-    check_dataset("data", data)
-    check_module(model)
-    check_has_numbers(model)
-    loss = loss_or_default(given["loss"], model)
-    check_outside(model, loss, given["forward"])
-    if isinstance(validation, Mapping):
-        validation = hold_out_of(validation)
-    held_out: Any = validation
-    messages: tuple[str, ...] = ()
-    about_loss = loss_message(given["loss"], model)
-    own = data if isinstance(validation, SHARES) else validation  # before some rows are held out
-    sources = {"train": (type(data).__name__, data), "validation": (type(own).__name__, own)}
-    if isinstance(validation, SHARES):
-        data, held_out, messages = python.hold_out_objects(data, validation, given["seed"], "the data set")
-    elif validation is not None:
-        check_dataset("validation", validation)
-    task = Task(
-        Material(model, data, held_out, loss, given["collate"], given["forward"]),
-        meta={
-            "task": python.CARD.name,
-            "model": None,
-            "loss": loss if isinstance(loss, str) else None,
-            "numerics": next(map(as_entry, numerics), "fp32"),
-            OWN_FUNCTIONS: [name for name in ("collate", "forward") if given[name] is not None],
-        },
-        data=counted(data, held_out),
-        fingerprints={},
-        messages=(*messages, *([about_loss] if about_loss else [])),
-        observers=(weight_histograms,) if given["track_histograms"] else (),
-    )
+    task, sources = _task(model, data, given, job, _numerics(techniques))
     if given["track_histograms"]:
         require_whole_model("track_histograms", techniques, plan.strategy)
-    identity = _identity(job, data, optimizer, techniques)
+    identity = _identity(job, task.material.train, optimizer, techniques)
     accepted = given["accept_changes"]
     seconds = None if given["time"] is None else parse_seconds(given["time"], "time")
     ends = RunOptions(given["stop_after_seconds"], seconds, started=time.monotonic())
@@ -246,7 +195,7 @@ def module_spec(
 
     def of_updates(updates: int) -> dict[str, Any]:
         shorter = job.for_updates(updates)
-        return {"job": shorter, "identity": _identity(shorter, data, optimizer, techniques)}
+        return {"job": shorter, "identity": _identity(shorter, task.material.train, optimizer, techniques)}
 
     return RunSpec(
         name=given["name"],
@@ -271,6 +220,98 @@ def module_spec(
         of_updates=of_updates,
         stop=StopRequest(ends.ends_after_seconds, ends.started),
     )
+
+
+def _metrics(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metrics by name.
+
+    Raises:
+        SettingError: there is nothing to measure them on.
+    """
+    metrics = (given["metrics"],) if isinstance(given["metrics"], str) else given["metrics"]
+    by_name: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else {each: each for each in metrics}
+    if given["validation"] is None and by_name:
+        raise SettingError("metrics", f"{', '.join(by_name)} need data to be measured on", "Give validation.")
+    return by_name
+
+
+def _check_pictures(techniques: Sequence[Technique]) -> None:
+    """Refuse a technique that changes pictures as they are read.
+
+    Raises:
+        SettingError: names it.
+    """
+    changing = picture_technique(techniques)
+    if changing is not None:
+        raise SettingError(
+            "techniques",
+            f"'{changing.card.name}' changes pictures as the task of a recipe reads them, and this data set reads its own",
+            "Call what its picture() returns on each picture in the data set; what is drawn there is seeded by example.",
+        )
+
+
+def _numerics(techniques: Sequence[Technique]) -> list[Technique]:
+    return [each for each in techniques if each.card.family is Family.NUMERICS]
+
+
+def _plan(given: Mapping[str, Any], techniques: Sequence[Technique]) -> Plan:
+    """Return how the run computes, on this process's device.
+
+    Raises:
+        SettingError: the device or the strategy is none, or not here.
+    """
+    world = this_world()
+    plan = Plan(
+        **{name: given[name] for name in OF_PLAN},
+        numerics=" ".join(each.card.name for each in _numerics(techniques)) or "fp32",
+        device=device_of(find_device(given["device"]), world),
+        strategy=named_strategy(given["strategy"], world.size),
+        devices=world.size,
+    )
+    if given["strategy"] not in ("auto", plan.strategy):
+        known_strategy(given["strategy"])  # which one device has no use for
+    return plan
+
+
+def _task(
+    model: nn.Module, data: Any, given: Mapping[str, Any], job: Job, numerics: Sequence[Technique]
+) -> tuple[Task, dict[str, tuple[str, Any]]]:
+    """Return the model and the data as a task has them, and the data sets as they were given, for what a run says of its inputs.
+
+    Raises:
+        UserError: the model, the loss or the data cannot be used.
+    """
+    data, validation = _streams(without_frame(data), without_frame(given["validation"]), job)
+    check_dataset("data", data)
+    check_module(model)
+    check_has_numbers(model)
+    loss = loss_or_default(given["loss"], model)
+    check_outside(model, loss, given["forward"])
+    if isinstance(validation, Mapping):
+        validation = hold_out_of(validation)
+    own = data if isinstance(validation, SHARES) else validation
+    sources = {"train": (type(data).__name__, data), "validation": (type(own).__name__, own)}
+    messages: tuple[str, ...] = ()
+    if isinstance(validation, SHARES):
+        data, validation, messages = python.hold_out_objects(data, validation, given["seed"], "the data set")
+    elif validation is not None:
+        check_dataset("validation", validation)
+    about_loss = loss_message(given["loss"], model)
+    task = Task(
+        Material(model, data, validation, loss, given["collate"], given["forward"]),
+        meta={
+            "task": python.CARD.name,
+            "model": None,
+            "loss": loss if isinstance(loss, str) else None,
+            "numerics": next(map(as_entry, numerics), "fp32"),
+            OWN_FUNCTIONS: [name for name in ("collate", "forward") if given[name] is not None],
+        },
+        data=counted(data, validation),
+        fingerprints={},
+        messages=(*messages, *([about_loss] if about_loss else [])),
+        observers=(weight_histograms,) if given["track_histograms"] else (),
+    )
+    return task, sources
 
 
 def _streams(data: Any, validation: Any, job: Job) -> tuple[Any, Any]:
