@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from snugfit.core.job import Plan
+from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Stage
 from snugfit.deliver.model_registry import register_best
 from snugfit.errors import SettingError, short_path
@@ -146,28 +146,17 @@ def recipe_spec(
     validated = recipe.data.validation is not None
     check_settings(job, plan, recipe.all_techniques(), metrics, validated=validated)
     same = {"recipe": recipe.hash(), "plan.micro_batch": plan.micro_batch, "plan.strategy": plan.strategy}
-    answer: Answer | None = None
-    plan_record: Mapping[str, Any] = {}
-    warnings: list[str] = []
-    ahead: LoadAhead | None = None
     if folder is None and options.into is not None:
         folder = RunFolder(options.into)
-    if folder is not None:  # where whoever started us has planned
-        plan_record = folder.read_json(PLAN)
-    elif not options.is_smoke and this_world().size == 1:
-        if options.plan:
-            check_processes(plan, this_world())  # before a search that may take long
-        unplanned = with_precision_here(recipe)[0]
-        ahead = LoadAhead(unplanned, partial(_load, unplanned, options), on_cpu=plan.device == "cpu")
-        recipe, answer, warnings = planned(recipe, options, (job, plan), ahead.begin)
-        plan_record = {} if answer is None else answer.as_dict()
-    warnings += _left_out(recipe)
+    by_plan = _planned(recipe, options, folder, (job, plan))
+    recipe, answer, plan_record = by_plan.recipe, by_plan.answer, by_plan.record
+    warnings = (*by_plan.warnings, *_left_out(recipe))
     recipe, notes = with_precision_here(recipe)
     plan = replace(plan, micro_batch=recipe.plan.micro_batch, numerics=numerics_of(recipe))
     begun, limit = folder is not None, options.time_seconds
     load: Load = partial(_load, recipe, options)
-    if ahead is not None:
-        load = ahead.instead_of(load, recipe)
+    if by_plan.ahead is not None:
+        load = by_plan.ahead.instead_of(load, recipe)
 
     def of(recipe: Recipe) -> dict[str, Any]:
         def begin(new: RunFolder) -> None:
@@ -209,6 +198,44 @@ def recipe_spec(
         stop=StopRequest(options.ends_after_seconds, options.started, options.stop),
     )
     return as_smoke(spec, options.overfit_batches) if options.is_smoke else spec
+
+
+class _Planned(NamedTuple):
+    """A recipe as its plan would run it.
+
+    Args:
+        answer, record: the plan, where one was made here, and as plain values; empty of a recipe that runs as it says.
+        warnings: what is told of it.
+        ahead: what reads the data meanwhile.
+    """
+
+    recipe: Recipe
+    answer: Answer | None = None
+    record: Mapping[str, Any] = {}
+    warnings: Sequence[str] = ()
+    ahead: LoadAhead | None = None
+
+
+def _planned(
+    recipe: Recipe, options: RunOptions, folder: RunFolder | None, made: tuple[Job, Plan]
+) -> _Planned:
+    """Plan a recipe where the options say so and nobody else has: not of a run that goes on, that is small, or that is one of several processes.
+
+    Args:
+        folder: of a run that goes on, or that whoever started this process has planned.
+        made: the recipe's job and plan.
+    """
+    if folder is not None:
+        return _Planned(recipe, record=folder.read_json(PLAN))
+    if options.is_smoke or this_world().size > 1:
+        return _Planned(recipe)
+    plan = made[1]
+    if options.plan:
+        check_processes(plan, this_world())  # before a search that may take long
+    unplanned = with_precision_here(recipe)[0]
+    ahead = LoadAhead(unplanned, partial(_load, unplanned, options), on_cpu=plan.device == "cpu")
+    recipe, answer, warnings = planned(recipe, options, made, ahead.begin)
+    return _Planned(recipe, answer, {} if answer is None else answer.as_dict(), warnings, ahead)
 
 
 def _load(recipe: Recipe, options: RunOptions, strategy: Strategy) -> Task:

@@ -126,13 +126,7 @@ class Step:
         load: Callable[[str], nn.Module] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
-            auto = " A run finds it: train(…, micro_batch='auto'); or ask snugfit.step.find_micro_batch.find_micro_batch(step, window)."
-            raise SettingError(
-                "micro_batch",
-                f"must be at least 1 and whole, or None, found {micro_batch!r}",
-                auto if str(micro_batch) == AUTO else "Give such a number.",
-            )
+        _check_micro_batch(micro_batch)
         techniques = listed(optimizer, techniques)
         check(techniques)
         self.strategy = strategy or Strategy()
@@ -162,14 +156,7 @@ class Step:
             self.strategy.exchange_by(self.exchange)
         self.model = self.strategy.wrap(model)
         self.parameters = list(model.parameters())
-        if not any(parameter.requires_grad for parameter in self.parameters):
-            by = [each.card.name for each in techniques if Stage.QUANTISE in each.card.stages]
-            hint = f"{by[0]} freezes what it quantises: add adapters, such as lora." if by else ""
-            raise SettingError(
-                "model",
-                "has no parameter that requires a gradient, so there is nothing to train",
-                hint or "Unfreeze what is to train.",
-            )
+        _check_trains(self.parameters, techniques)
         place = device or self.strategy.device or self.parameters[0].device
         self.device = torch.empty(0, device=place).device  # with its number
         self.model.train()  # parts of it, such as a pretrained encoder, may have arrived in eval mode
@@ -520,3 +507,24 @@ class Step:
 
 def _run(compute: Compute) -> Any:
     return compute.run()
+
+
+def _check_micro_batch(micro_batch: object) -> None:
+    if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
+        auto = " A run finds it: train(…, micro_batch='auto'); or ask snugfit.step.find_micro_batch.find_micro_batch(step, window)."
+        raise SettingError(
+            "micro_batch",
+            f"must be at least 1 and whole, or None, found {micro_batch!r}",
+            auto if str(micro_batch) == AUTO else "Give such a number.",
+        )
+
+
+def _check_trains(parameters: Sequence[nn.Parameter], techniques: Sequence[Technique]) -> None:
+    if not any(parameter.requires_grad for parameter in parameters):
+        by = [each.card.name for each in techniques if Stage.QUANTISE in each.card.stages]
+        hint = f"{by[0]} freezes what it quantises: add adapters, such as lora." if by else ""
+        raise SettingError(
+            "model",
+            "has no parameter that requires a gradient, so there is nothing to train",
+            hint or "Unfreeze what is to train.",
+        )
