@@ -230,10 +230,10 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
                 if asked.search:
                     print(f"export    only what {asked.export} has too is weighed", file=sys.stderr)
             load_libraries(worker, recipe)
-            from snugfit.run import plans  # takes long, and the worker need not wait for it
+            from snugfit.run import recipe_plan  # takes long, and the worker need not wait for it
 
             target = asked.target(1 if asked.probe else recipe.plan.devices)
-            answer = plans.plan_recipe(recipe, target, worker, anew=asked.replan)
+            answer = recipe_plan.plan_recipe(recipe, target, worker, anew=asked.replan)
     consent = ["--allow-code"] if allow_code and recipe.code else []
     devices = recipe.plan.devices if asked.devices is None else asked.devices
     sizes = recipe.train.sizes_removed
@@ -270,9 +270,9 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
         print(f"page  {write_plan_page(answer, asked.html)}", file=sys.stderr)
     if asked.export is not None:
         from snugfit.planner.export import write_export
-        from snugfit.run import plans
+        from snugfit.run import recipe_plan
 
-        exported = plans.export_plan(
+        exported = recipe_plan.export_plan(
             recipe, answer, asked.export, _nodes(answer, asked.devices or recipe.plan.devices)
         )
         paths, outdated = write_export(exported, asked.output)

@@ -27,7 +27,7 @@ from snugfit.run.load_ahead import Load, LoadAhead
 from snugfit.run.newest import recipe_file
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
-from snugfit.run.plans import PLAN, planned, write_beginning
+from snugfit.run.recipe_plan import PLAN, planned, write_beginning
 from snugfit.run.run import execute, joined_ranks
 from snugfit.run.sample_answers import require_whole_model, sample_answers
 from snugfit.run.smoke import as_smoke

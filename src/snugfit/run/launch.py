@@ -22,7 +22,7 @@ from snugfit.errors import OutOfMemory, RanksLost, TrainingFailed, UserError
 from snugfit.recipe.jobs import numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RECIPE, RunFolder
-from snugfit.run import plans
+from snugfit.run import recipe_plan
 from snugfit.run.call_options import RunOptions
 from snugfit.run.events import has_begun
 from snugfit.run.identity.identity import BATCH_NORM
@@ -62,12 +62,12 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
     """
     plan = plan_of(recipe)
     check_devices(plan.device, recipe.plan.devices)
-    recipe, answer, notes = (recipe, None, []) if options.is_smoke else plans.planned(recipe, options)
+    recipe, answer, notes = (recipe, None, []) if options.is_smoke else recipe_plan.planned(recipe, options)
     recipe, precision_notes = with_precision_here(recipe)
     for note in [*notes, *precision_notes]:
         print(f"warning: {note}", file=sys.stderr)
     folder = RunFolder.create(Path(recipe.output), recipe.name)
-    plans.write_beginning(folder, recipe, replace(plan, numerics=numerics_of(recipe)), answer)
+    recipe_plan.write_beginning(folder, recipe, replace(plan, numerics=numerics_of(recipe)), answer)
     command = ["train", str(folder.path / RECIPE), "--no-plan", "--into", str(folder.path)]
     command += _consent(recipe)
     if options.fast_dev_run:

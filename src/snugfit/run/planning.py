@@ -1,4 +1,4 @@
-"""Plans of recipes and of modules: what is to be planned, made in a process of its own."""
+"""Plans of recipes and of modules made anew: what is to be planned, in a process of its own."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _TRACKER_BYTES = 230_000_000
 """Resident bytes of the process in which MLflow follows a run; measured with MLflow 3.17."""
 
 
-def plan_recipe(
+def plan_anew(
     recipe: Recipe,
     job: Job,
     plan: Plan,
@@ -75,7 +75,7 @@ def plan_recipe(
     watch: Watch = ignore,
     meanwhile: Callable[[], None] = wait,
 ) -> Answer:
-    """Return the plan of a recipe, without its weights and without its device.
+    """Return the plan of a recipe, whatever is kept of earlier ones, without its weights and without its device.
 
     Args:
         worker: one that was started before; watch: what one that is started now tells how far the search is.
@@ -111,7 +111,7 @@ def plan_module(
     """Return the plan of any module for windows like `batch`; the model itself is not touched, and its weights are not copied.
 
     Raises:
-        As `plan_recipe`.
+        As `plan_anew`.
     """
     check_goal(target.goal, target.price)
     # loads its libraries while the model's structure is copied

@@ -17,7 +17,7 @@ from snugfit.planner.answers.answer import Answer
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.target import Target
 from snugfit.recipe import load_recipe
-from snugfit.run.plans import plan_recipe
+from snugfit.run.recipe_plan import plan_recipe
 
 RECIPE = """\
 task: causal-lm

@@ -17,11 +17,11 @@ from snugfit.planner.choice.channel import EARLY
 from snugfit.planner.target import Target
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
-from snugfit.run import plan_cache, planning, plans
+from snugfit.run import plan_cache, planning, recipe_plan
 from snugfit.run.call_options import RunOptions
 from snugfit.run.plan_cache import PLANNED, place_of
 from snugfit.run.plan_key import has_plan
-from snugfit.run.plans import plan_recipe
+from snugfit.run.recipe_plan import plan_recipe
 from snugfit.system.mkl_mode import MODE, fix_sums
 from snugfit.techniques import find
 from tests.unit.report.fake_plan import qlora_on_a_4090
@@ -50,7 +50,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
     """What the planner answers, one after the other; what is left of it was not asked for."""
     answers = [replace(ANSWER, planned_seconds=float(number)) for number in range(9)]
-    monkeypatch.setattr(planning, "plan_recipe", lambda *asked: answers.pop(0))
+    monkeypatch.setattr(planning, "plan_anew", lambda *asked: answers.pop(0))
     return answers
 
 
@@ -97,7 +97,7 @@ def test_a_process_that_is_not_asked_ends_before_the_run_begins(tmp_path: Path) 
     first, second = Started(), Started()
     for worker in (first, second):  # the second one is not asked: the plan is there
         options: Any = RunOptions(plan=True, worker=worker)  # type: ignore[arg-type]
-        answer = plans.planned(recipe(tmp_path), options)[1]
+        answer = recipe_plan.planned(recipe(tmp_path), options)[1]
         assert answer is not None and (PLANNED in answer.about) is (worker is second)
     assert not first.running and not second.running
 
@@ -254,7 +254,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_and_not_the_plan(
 def test_what_does_not_fit_or_was_stopped_early_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, answer: Answer
 ) -> None:
-    monkeypatch.setattr(planning, "plan_recipe", lambda *asked: answer)
+    monkeypatch.setattr(planning, "plan_anew", lambda *asked: answer)
     plan_recipe(recipe(tmp_path), GPU)
     assert not cache.exists()
 

@@ -19,9 +19,9 @@ from snugfit.planner.target import Target, machine_of, on_this_machine
 from snugfit.planner.trace.fake_ranks import fake_ranks
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
-from snugfit.run import plans
+from snugfit.run import recipe_plan
 from snugfit.run.call_options import RunOptions
-from snugfit.run.plans import export_plan, plan_recipe
+from snugfit.run.recipe_plan import export_plan, plan_recipe
 from snugfit.strategies import registry
 from snugfit.strategies.registry import STRATEGIES, nodes_and_devices
 from snugfit.system.processes import World
@@ -78,8 +78,8 @@ def test_a_run_on_several_processes_of_a_cpu_is_planned(
         asked.append(target)
         return planned(found, fewer=target.fewer)
 
-    monkeypatch.setattr(plans, "plan_recipe", plan)
-    run, answer, told = plans.planned(recipe(tmp_path), RunOptions(plan=True))
+    monkeypatch.setattr(recipe_plan, "plan_recipe", plan)
+    run, answer, told = recipe_plan.planned(recipe(tmp_path), RunOptions(plan=True))
 
     assert (asked[0].devices, asked[0].fewer) == (2, False)
     assert answer is not None and answer.choice.devices == 2

@@ -22,7 +22,7 @@ from snugfit.display.event_lines import header_lines
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.planner.target import Target
 from snugfit.recipe import Recipe, load_recipe
-from snugfit.run.plans import export_plan, plan_recipe
+from snugfit.run.recipe_plan import export_plan, plan_recipe
 from snugfit.system.memory import memory_bytes
 from snugfit.tools.setup import module_setup
 from snugfit.tracking.spool import read_events

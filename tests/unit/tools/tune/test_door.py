@@ -128,7 +128,7 @@ def test_trials_that_differ_in_numbers_of_learning_alone_are_planned_once(
         own = tuple(as_entry(each) for each in recipe.all_techniques())
         return replace(qlora_on_a_4090(), choice=Choice(2, "fp32", own), alternatives=())
 
-    monkeypatch.setattr(planning, "plan_recipe", plan)
+    monkeypatch.setattr(planning, "plan_anew", plan)
     search = {RATE: [0.1, 0.2], "optimizer.sgd.momentum": [0.0, 0.5, 0.9]}
     found = tune(parabola(project, tmp_path), search, trials=6, options=RunOptions(plan=True))
     assert len({tuple(each.parameters.values()) for each in found.trials}) == 6

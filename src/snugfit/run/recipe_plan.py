@@ -1,4 +1,4 @@
-"""The plan of a recipe: made, exported to other tools, and written into the folder of the run that keeps it."""
+"""The plan of a recipe, from the cache or made by `planning`, exported to other tools, and written into the folder of the run that keeps it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def plan_recipe(
             return _with_adapter_note(recipe, cached)
         if problem:
             warnings.warn(problem, SnugfitWarning, stacklevel=2)
-    answer = planning.plan_recipe(recipe, *made, within, worker, watch, meanwhile)
+    answer = planning.plan_anew(recipe, *made, within, worker, watch, meanwhile)
     if place is not None:
         try:
             place.write(answer)
