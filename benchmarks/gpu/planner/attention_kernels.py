@@ -15,8 +15,8 @@ def kernels(settings: Settings) -> Mapping[str, Any]:
     import torch
     from torch.nn import functional
 
+    from snugfit.kit.autograd_graph import kernels_behind
     from snugfit.planner.pretend_gpu.attention import Attention
-    from snugfit.step.model_checks.attention_kernels import kernels_behind
 
     capability = torch.cuda.get_device_capability() if settings.cuda else (9, 0)
     tokens = settings.size(512, 16)
