@@ -18,10 +18,10 @@ from snugfit.data.files.file_kinds import is_hub_name, is_saved, is_shards, path
 from snugfit.data.files.hub_rows import read_hub, read_saved
 from snugfit.data.files.shards import read_shards
 from snugfit.data.frames import frame_rows
-from snugfit.data.lazy_rows import LARGE_FILE, is_larger, read_large
-from snugfit.data.lazy_sequence import Chained, Made
+from snugfit.data.lazy.lazy_rows import LARGE_FILE, is_larger, read_large
+from snugfit.data.lazy.lazy_sequence import Chained, Made
+from snugfit.data.lazy.spooled_rows import GatheredRows
 from snugfit.data.named_sources import Sources
-from snugfit.data.spooled_rows import GatheredRows
 from snugfit.errors import DataError, SettingError, nearest, nearest_file, short_path
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 

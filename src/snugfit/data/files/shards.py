@@ -27,7 +27,7 @@ from snugfit.data.files.tar_members import (
     split_member,
     tar_index,
 )
-from snugfit.data.spooled_rows import GatheredRows
+from snugfit.data.lazy.spooled_rows import GatheredRows
 from snugfit.errors import DataError, nearest_file
 from snugfit.system.json_text import parse_json
 

@@ -12,7 +12,7 @@ from snugfit.data.bad_rows import BadRow, Fault, check_policy, settle, text_of
 from snugfit.data.examples import Examples, FromRows
 from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import Collate, FileRows
-from snugfit.data.lazy_sequence import Chained, Made
+from snugfit.data.lazy.lazy_sequence import Chained, Made
 from snugfit.data.named_sources import Sources
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings

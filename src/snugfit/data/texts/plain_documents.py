@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.files.file_formats import TEXT_COLUMN
-from snugfit.data.lazy_sequence import LazySequence
+from snugfit.data.lazy.lazy_sequence import LazySequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from snugfit.data.unnamed_file import UnnamedFile
+from snugfit.data.lazy.unnamed_file import UnnamedFile
 
 Numbers: TypeAlias = NDArray[Any]
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from snugfit.data.lazy_sequence import LazySequence
+from snugfit.data.lazy.lazy_sequence import LazySequence
 from snugfit.data.texts.spooled_numbers import Numbers, SpooledNumbers, small
 
 Example: TypeAlias = dict[str, Any]

@@ -26,8 +26,8 @@ from snugfit.data.files.file_formats import (
 )
 from snugfit.data.files.file_lines import beginning_of, text_of_line
 from snugfit.data.files.rows_in_order import NumberedRow, RowsInOrder, is_json_list, rows_in_order
-from snugfit.data.lazy_sequence import LazySequence
-from snugfit.data.spooled_rows import SpooledRows
+from snugfit.data.lazy.lazy_sequence import LazySequence
+from snugfit.data.lazy.spooled_rows import SpooledRows
 from snugfit.errors import DataError
 
 LARGE_FILE = 64 << 20

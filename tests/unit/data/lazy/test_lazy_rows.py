@@ -15,17 +15,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from snugfit.data import sources, spooled_rows
+from snugfit.data import sources
 from snugfit.data.files import json_lists
 from snugfit.data.files.rows_in_order import is_json_list
-from snugfit.data.lazy_rows import LineRows
+from snugfit.data.lazy import spooled_rows
+from snugfit.data.lazy.lazy_rows import LineRows
+from snugfit.data.lazy.spooled_rows import SpooledRows
+from snugfit.data.lazy.unnamed_file import UnnamedFile
 from snugfit.data.named_sources import sources_of
 from snugfit.data.sources import Table, read_table
-from snugfit.data.spooled_rows import SpooledRows
 from snugfit.data.texts import spooled_numbers
 from snugfit.data.texts.causal import CausalSettings, load_causal
 from snugfit.data.texts.spooled_numbers import SpooledNumbers
-from snugfit.data.unnamed_file import UnnamedFile
 from snugfit.errors import DataError
 from tests.unit.data.shard_files import write_shard
 

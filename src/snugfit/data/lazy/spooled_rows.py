@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from snugfit.data.lazy_sequence import LazySequence
-from snugfit.data.unnamed_file import UnnamedFile
+from snugfit.data.lazy.lazy_sequence import LazySequence
+from snugfit.data.lazy.unnamed_file import UnnamedFile
 
 IN_MEMORY = 4 << 20
 """Bytes of rows that wait to be put aside together."""
