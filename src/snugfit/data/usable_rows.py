@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from snugfit.data.bad_rows import SHOWN, BadRow, Fault, label_of, shorten, text_of
-from snugfit.data.label_sets import LabelSets
+from snugfit.data.labels.label_sets import LabelSets
+from snugfit.data.labels.target_numbers import check_size
 from snugfit.data.sources import RowSource, Table, check_columns, read_table
 from snugfit.data.tables.table_cells import parsed_cell
-from snugfit.data.target_numbers import check_size
 from snugfit.data.texts.token_cache import TokenEntry, cached, texts_digest
 from snugfit.data.texts.token_rows import TokenRows
 from snugfit.data.texts.tokens import Encoded, encode

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import check_policy, settle
-from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.examples import FILE, Examples
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.files.path_rows import FileKind, read_files
-from snugfit.data.label_sets import LabelSets, check_names, rare_label_warnings, strata_of
+from snugfit.data.labels.class_names import check_classes, label_warnings, sort_labels
+from snugfit.data.labels.label_sets import LabelSets, check_names, rare_label_warnings, strata_of
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource
 from snugfit.data.splits.hold_out import SHARES

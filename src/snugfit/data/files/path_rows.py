@@ -11,7 +11,7 @@ from typing import Any
 
 from snugfit.data.bad_rows import BadRow, Fault
 from snugfit.data.files.file_kinds import files_in, is_shards
-from snugfit.data.label_sets import LabelSets
+from snugfit.data.labels.label_sets import LabelSets
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.splits.near_duplicates import Near
 from snugfit.data.usable_rows import Part, part_of_table

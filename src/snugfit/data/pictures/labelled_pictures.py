@@ -11,7 +11,7 @@ from snugfit.data.bad_rows import check_policy
 from snugfit.data.examples import FILE, Examples, FromRows
 from snugfit.data.files.file_kinds import check_augmentations
 from snugfit.data.files.labelled_files import LabelledFiles, load_files
-from snugfit.data.label_sets import LabelSets
+from snugfit.data.labels.label_sets import LabelSets
 from snugfit.data.pictures.picture_files import PICTURE_FILES
 from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.data.pictures.pixels import opened, pixels

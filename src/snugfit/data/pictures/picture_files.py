@@ -13,7 +13,7 @@ from snugfit.data.bad_rows import BadRow
 from snugfit.data.files.file_kinds import PICTURE_SUFFIXES
 from snugfit.data.files.path_rows import FileKind, read_files
 from snugfit.data.files.tar_members import opened_file
-from snugfit.data.label_sets import LabelSets
+from snugfit.data.labels.label_sets import LabelSets
 from snugfit.data.sources import RowSource
 from snugfit.data.splits.near_duplicates import near_pictures
 from snugfit.data.usable_rows import Part

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, check_rows_left, label_of, settle
-from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.examples import ORIGIN, Columns, Examples
 from snugfit.data.files.file_rows import FileRows
+from snugfit.data.labels.class_names import check_classes, label_warnings, sort_labels
+from snugfit.data.labels.target_numbers import check_differences, check_size
 from snugfit.data.report import DataReport
 from snugfit.data.sources import RowSource, Table, check_columns, fingerprints_of, read_table
 from snugfit.data.splits.hold_out import SHARES, HoldOut
@@ -20,7 +21,6 @@ from snugfit.data.splits.near_duplicates import near_rows
 from snugfit.data.splits.sides import Validation, check_validation, make_sides
 from snugfit.data.tables.table_cells import parsed_cell
 from snugfit.data.tables.table_format import TableFormat, fit_format, label_number
-from snugfit.data.target_numbers import check_differences, check_size
 from snugfit.errors import DataError, SettingError, nearest
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, check_rows_left, settle, shorten
-from snugfit.data.class_names import check_classes
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import Collate, FileRows
+from snugfit.data.labels.class_names import check_classes
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, Table, fingerprints_of

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.bad_rows import check_policy, check_rows_left, settle
-from snugfit.data.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import Collate, FileRows
-from snugfit.data.label_sets import LabelSets, check_names, rare_label_warnings, strata_of
+from snugfit.data.labels.class_names import check_classes, label_warnings, sort_labels
+from snugfit.data.labels.label_sets import LabelSets, check_names, rare_label_warnings, strata_of
+from snugfit.data.labels.target_numbers import check_differences
 from snugfit.data.report import DataReport, median
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, fingerprints_of
 from snugfit.data.splits.hold_out import SHARES
 from snugfit.data.splits.leaks import inputs_of_texts
-from snugfit.data.target_numbers import check_differences
 from snugfit.data.texts.token_rows import Example
 from snugfit.data.texts.tokens import (
     Encoded,

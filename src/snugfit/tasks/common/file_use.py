@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from snugfit.data.examples import Examples
     from snugfit.data.files.file_rows import FileRows, MapStyle
     from snugfit.data.files.path_rows import FileKind
-    from snugfit.data.label_sets import LabelSets
+    from snugfit.data.labels.label_sets import LabelSets
 
 
 def use_of_files(

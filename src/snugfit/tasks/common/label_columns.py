@@ -11,7 +11,7 @@ from snugfit.tasks.recognition import Rows, columns_of
 from snugfit.units import counted
 
 if TYPE_CHECKING:
-    from snugfit.data.label_sets import LabelSets
+    from snugfit.data.labels.label_sets import LabelSets
 
 _LABELS = ("labels", "label", "tags", "topics", "categories", "genres", "keywords", "classes", "emotions")
 _CLASSES = ("label", "class", "target")
@@ -80,14 +80,14 @@ def label_meta(data: Any) -> dict[str, Any]:
 
 def sets_of(meta: Mapping[str, Any]) -> LabelSets:
     """Return the place of the labels, by what is kept with a model."""
-    from snugfit.data.label_sets import LabelSets
+    from snugfit.data.labels.label_sets import LabelSets
 
     return LabelSets(meta["label_column"], meta["separator"], tuple(meta["label_columns"]))
 
 
 def label_sets_of(data: Any) -> LabelSets:
     """Return the place of the labels, as the settings of a recipe's `data` name it."""
-    from snugfit.data.label_sets import LabelSets
+    from snugfit.data.labels.label_sets import LabelSets
 
     return LabelSets(data.label, data.separator, data.label_columns or (), data.classes or ())
 

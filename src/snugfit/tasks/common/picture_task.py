@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from snugfit.data.examples import Examples
     from snugfit.data.files.file_rows import FileRows, MapStyle
-    from snugfit.data.label_sets import LabelSets
+    from snugfit.data.labels.label_sets import LabelSets
     from snugfit.data.pictures.labelled_pictures import PictureSettings
     from snugfit.data.pictures.masked_pictures import MaskedPictureData
     from snugfit.data.pictures.picture_cache import PictureCache

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from snugfit.core.loss_terms import Loss
     from snugfit.data.files.file_rows import FileRows
-    from snugfit.data.label_sets import LabelSets
+    from snugfit.data.labels.label_sets import LabelSets
     from snugfit.data.report import DataReport
     from snugfit.data.texts.causal import CausalData
     from snugfit.data.texts.instruct import InstructData

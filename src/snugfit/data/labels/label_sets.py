@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snugfit.data.bad_rows import BadRow, label_of, shorten
-from snugfit.data.class_names import sort_labels
+from snugfit.data.labels.class_names import sort_labels
 from snugfit.data.tables.table_cells import parsed_cell
 from snugfit.errors import DataError, SettingError
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from snugfit.data.bad_rows import BadRow
+from snugfit.data.labels.target_numbers import check_differences, check_size
 from snugfit.data.tables.table_rows import TableSettings, load_table
-from snugfit.data.target_numbers import check_differences, check_size
 from snugfit.errors import DataError
 
 

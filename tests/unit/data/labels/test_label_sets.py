@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from snugfit.data.bad_rows import BadRow
-from snugfit.data.label_sets import LabelSets
+from snugfit.data.labels.label_sets import LabelSets
 from snugfit.data.texts.text import TextData, TextSettings, load_text
 from snugfit.errors import DataError, SettingError
 from snugfit.models.tokenizer import load_tokenizer
