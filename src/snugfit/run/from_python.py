@@ -35,8 +35,9 @@ from snugfit.run.description import python_inputs
 from snugfit.run.events import displayed
 from snugfit.run.identity.identity import WINDOW
 from snugfit.run.newest import LAST, newest_resumable
+from snugfit.run.observers.sample_answers import require_whole_model
+from snugfit.run.observers.weight_histograms import weight_histograms
 from snugfit.run.run import execute
-from snugfit.run.sample_answers import require_whole_model
 from snugfit.run.spec import RunSpec, TimeLimit
 from snugfit.run.trackers import Tracking
 from snugfit.run.train_settings import (
@@ -51,7 +52,6 @@ from snugfit.run.train_settings import (
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
-from snugfit.run.weight_histograms import weight_histograms
 from snugfit.step.build import Material, check_dataset, find_device
 from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.step import Forward

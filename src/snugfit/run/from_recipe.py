@@ -25,11 +25,13 @@ from snugfit.run.events import Display
 from snugfit.run.identity.identity import task_identity
 from snugfit.run.load_ahead import Load, LoadAhead
 from snugfit.run.newest import recipe_file
+from snugfit.run.observers.sample_answers import require_whole_model, sample_answers
+from snugfit.run.observers.weight_histograms import weight_histograms
+from snugfit.run.observers.worst_pictures import worst_pictures
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import figures_to_compare, is_tight
 from snugfit.run.recipe_plan import PLAN, planned, write_beginning
 from snugfit.run.run import execute, joined_ranks
-from snugfit.run.sample_answers import require_whole_model, sample_answers
 from snugfit.run.smoke import as_smoke
 from snugfit.run.spec import RunSpec, TimeLimit
 from snugfit.run.trackers import Tracking
@@ -37,8 +39,6 @@ from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
-from snugfit.run.weight_histograms import weight_histograms
-from snugfit.run.worst_pictures import worst_pictures
 from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import check_processes

@@ -26,7 +26,7 @@ from snugfit.kit.language_models.generation import Generation
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
-from snugfit.run.sample_answers import sample_answers
+from snugfit.run.observers.sample_answers import sample_answers
 from snugfit.tasks.common.texts import stream_settings
 from snugfit.tasks.prepare import prepare
 from snugfit.tools.cross_validation.fold_rows import fold_rows

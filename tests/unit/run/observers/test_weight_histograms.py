@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.run import weight_histograms as module
-from snugfit.run.weight_histograms import BINS, weight_histograms
+from snugfit.run.observers import weight_histograms as module
+from snugfit.run.observers.weight_histograms import BINS, weight_histograms
 
 
 def test_counts_are_those_of_numpy_in_pieces_and_leave_out_what_is_not_finite(

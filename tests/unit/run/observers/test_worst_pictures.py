@@ -15,8 +15,8 @@ from snugfit.errors import SettingError
 from snugfit.models.small import write_small_picture_model
 from snugfit.recipe import load_recipe
 from snugfit.results.evaluation_details import WorstRow
-from snugfit.run import worst_pictures as module
 from snugfit.run.from_recipe import train_recipe
+from snugfit.run.observers import worst_pictures as module
 
 RECIPE = """\
 task: image-classification

@@ -15,7 +15,7 @@ from snugfit.deliver.observed_evaluation import Observed
 from snugfit.deliver.shown_rows import ValidationShown, file_of_row
 from snugfit.errors import SettingError
 from snugfit.results.run_folder import PICTURES
-from snugfit.run.sample_answers import require_whole_model
+from snugfit.run.observers.sample_answers import require_whole_model
 from snugfit.step.evaluate import evaluate
 from snugfit.system.processes import this_world
 from snugfit.tasks.task import ModelObserver, Task
