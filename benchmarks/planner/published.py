@@ -88,7 +88,7 @@ def planned(case: Case, level: str | None = None, worth: float | None = None) ->
     from snugfit.errors import SnugfitError
     from snugfit.planner.target import Target
     from snugfit.recipe import load_recipe
-    from snugfit.run.recipe_plan import plan_recipe
+    from snugfit.run.plans.recipe_plan import plan_recipe
 
     here: Any = _Here()
     target = Target(

@@ -25,7 +25,7 @@ IMPORTED = (
     "transformers.models.vit.modeling_vit",
     "snugfit.cli",
     "snugfit.run.launch",
-    "snugfit.run.planning",
+    "snugfit.run.plans.planning",
     "snugfit.run.from_recipe",
     "snugfit.run.run",
     "tests.ranks.faulty",

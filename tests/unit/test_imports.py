@@ -55,12 +55,12 @@ def loaded_by(code: str) -> set[str]:
             "import snugfit; snugfit.Step, snugfit.AdamW, snugfit.LossTerms, snugfit.train; "
             "from snugfit.recipe.presets import completed; completed([snugfit.techniques.find('ema')()], 'fine_tune')",
             (
-                *(*HEAVY, "pydantic", "typer", "torch.distributed.tensor", "snugfit.run.planning"),
+                *(*HEAVY, "pydantic", "typer", "torch.distributed.tensor", "snugfit.run.plans.planning"),
                 *("snugfit.planner.target", "snugfit.report.page", "snugfit.techniques.learning.sam"),
             ),
         ),
         pytest.param(
-            "import snugfit.run.from_recipe, snugfit.run.planning",
+            "import snugfit.run.from_recipe, snugfit.run.plans.planning",
             (*HEAVY, "torch.distributed.tensor", "sympy"),
             marks=pytest.mark.slow,
         ),

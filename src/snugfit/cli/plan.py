@@ -230,7 +230,7 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
                 if asked.search:
                     print(f"export    only what {asked.export} has too is weighed", file=sys.stderr)
             load_libraries(worker, recipe)
-            from snugfit.run import recipe_plan  # takes long, and the worker need not wait for it
+            from snugfit.run.plans import recipe_plan  # takes long, and the worker need not wait for it
 
             target = asked.target(1 if asked.probe else recipe.plan.devices)
             answer = recipe_plan.plan_recipe(recipe, target, worker, anew=asked.replan)
@@ -270,7 +270,7 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
         print(f"page  {write_plan_page(answer, asked.html)}", file=sys.stderr)
     if asked.export is not None:
         from snugfit.planner.export import write_export
-        from snugfit.run import recipe_plan
+        from snugfit.run.plans import recipe_plan
 
         exported = recipe_plan.export_plan(
             recipe, answer, asked.export, _nodes(answer, asked.devices or recipe.plan.devices)

@@ -19,7 +19,7 @@ def load_libraries(worker: Worker, recipe: Recipe) -> None:
 
     reads_model = find(recipe.task).reads_model(recipe.model)
     of_model = ["snugfit.models.transformers_import:import_modeling"] if reads_model else []
-    worker.load("snugfit.run.planning", *of_model)
+    worker.load("snugfit.run.plans.planning", *of_model)
 
 
 class PlannerProcess:
@@ -47,7 +47,7 @@ class PlannerProcess:
 
     def begin(self) -> None:
         """Start it before the recipe is known, where no plan was kept since its file was written."""
-        from snugfit.run.plan_key import newest_plan_time
+        from snugfit.run.plans.plan_key import newest_plan_time
 
         try:
             written = self._file.stat().st_mtime
@@ -58,7 +58,7 @@ class PlannerProcess:
 
     def of(self, recipe: Recipe) -> Worker | None:
         """Return it, where it will be asked for the recipe's plan; else it ends."""
-        from snugfit.run.plan_key import has_plan
+        from snugfit.run.plans.plan_key import has_plan
 
         if has_plan(recipe) and not self._options.replan:
             self.close()

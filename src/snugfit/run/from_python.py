@@ -534,7 +534,7 @@ def plan(
     # half a second of imports that training has no use for
     from snugfit.display.search_line import search_line
     from snugfit.planner.target import Target
-    from snugfit.run.planning import plan_module
+    from snugfit.run.plans.planning import plan_module
 
     target = Target(
         device=device,

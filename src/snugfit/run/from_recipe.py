@@ -28,9 +28,9 @@ from snugfit.run.newest import recipe_file
 from snugfit.run.observers.sample_answers import require_whole_model, sample_answers
 from snugfit.run.observers.weight_histograms import weight_histograms
 from snugfit.run.observers.worst_pictures import worst_pictures
-from snugfit.run.plan_cache import PLANNED
-from snugfit.run.planning import figures_to_compare, is_tight
-from snugfit.run.recipe_plan import PLAN, planned, write_beginning
+from snugfit.run.plans.plan_cache import PLANNED
+from snugfit.run.plans.planning import figures_to_compare, is_tight
+from snugfit.run.plans.recipe_plan import PLAN, planned, write_beginning
 from snugfit.run.run import execute, joined_ranks
 from snugfit.run.smoke import as_smoke
 from snugfit.run.spec import RunSpec, TimeLimit

@@ -22,10 +22,10 @@ from snugfit.errors import OutOfMemory, RanksLost, TrainingFailed, UserError
 from snugfit.recipe.jobs import numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RECIPE, RunFolder
-from snugfit.run import recipe_plan
 from snugfit.run.call_options import RunOptions
 from snugfit.run.events import has_begun
 from snugfit.run.identity.identity import BATCH_NORM
+from snugfit.run.plans import recipe_plan
 from snugfit.run.training.stop_requests import say_received, stop_signals
 from snugfit.strategies.process_group import check_devices
 from snugfit.system.processes import ENDING, RECORDED, Failure, threads_of_each

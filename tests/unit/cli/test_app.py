@@ -415,7 +415,7 @@ def planned(monkeypatch) -> list[SimpleNamespace]:
         return qlora_on_a_4090() if target.memory is None else seventy_billion_that_do_not_fit()
 
     monkeypatch.setattr(snugfit.planner.worker, "Worker", NoWorker)
-    monkeypatch.setattr(snugfit.run.recipe_plan, "plan_recipe", plan)
+    monkeypatch.setattr(snugfit.run.plans.recipe_plan, "plan_recipe", plan)
     return asked
 
 
@@ -432,7 +432,7 @@ def test_plan_asks_for_the_recipe_with_its_overrides_on_the_machine_that_is_name
     assert answer["fits"] is True and answer["choice"]["micro_batch"] == 2
     assert answer["command"] == f"snugfit train {recipe} plan.micro_batch=4"
     assert NoWorker.loaded == (
-        "snugfit.run.planning",
+        "snugfit.run.plans.planning",
         "snugfit.models.transformers_import:import_modeling",
     )
     ((asked, target),) = [(each.recipe, each.target) for each in planned]
@@ -504,7 +504,7 @@ def test_the_largest_is_in_the_first_line_and_in_the_command(
         return replace(qlora_on_a_4090(), command="", largest=Largest(what, 12, 1, 1, unit, 13, 2))
 
     monkeypatch.setattr(snugfit.planner.worker, "Worker", NoWorker)
-    monkeypatch.setattr(snugfit.run.recipe_plan, "plan_recipe", plan)
+    monkeypatch.setattr(snugfit.run.plans.recipe_plan, "plan_recipe", plan)
     assert main(["plan", str(recipe), "--max", what]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"The largest {what} that fits: 12 {unit}: 11.7 GiB of 24 GiB")

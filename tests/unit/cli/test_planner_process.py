@@ -14,7 +14,7 @@ from snugfit.cli.planner_process import PlannerProcess
 from snugfit.planner import worker
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.run.call_options import RunOptions
-from snugfit.run.plan_key import plan_key, plans_folder
+from snugfit.run.plans.plan_key import plan_key, plans_folder
 
 AT_THE_START = """
 import os, sys

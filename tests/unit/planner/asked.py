@@ -12,7 +12,7 @@ import yaml
 from snugfit.planner.plan import Request
 from snugfit.planner.target import Target
 from snugfit.recipe import Recipe, load_recipe
-from snugfit.run.recipe_plan import plan_recipe
+from snugfit.run.plans.recipe_plan import plan_recipe
 
 
 class Stopped(Exception):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from snugfit.planner.plan import Request
-from snugfit.run import planning
+from snugfit.run.plans import planning
 from tests.unit.planner.asked import Here, Stopped
 
 

@@ -21,7 +21,7 @@ from snugfit.planner.choice import channel
 from snugfit.planner.choice.channel import Progress
 from snugfit.planner.target import Target
 from snugfit.planner.worker import Worker, _listen, _read
-from snugfit.run.planning import _patience
+from snugfit.run.plans.planning import _patience
 from snugfit.system.pickling import dumps
 
 

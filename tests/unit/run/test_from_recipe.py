@@ -38,7 +38,7 @@ from snugfit.run import from_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint.checkpoint_files import load_newest, remove_all
 from snugfit.run.from_recipe import resume_run, train_recipe
-from snugfit.run.recipe_plan import plan_recipe
+from snugfit.run.plans.recipe_plan import plan_recipe
 from snugfit.run.trained_model import load
 from snugfit.tracking.sender import replay
 from snugfit.tracking.spool import read_events

@@ -22,12 +22,12 @@ from snugfit.display.event_lines import header_lines
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.planner.target import Target
 from snugfit.recipe import Recipe, load_recipe
-from snugfit.run.recipe_plan import export_plan, plan_recipe
+from snugfit.run.plans.recipe_plan import export_plan, plan_recipe
 from snugfit.system.memory import memory_bytes
 from snugfit.tools.setup import module_setup
 from snugfit.tracking.spool import read_events
+from tests.unit.run.plans.test_plan_assumed import Here, add_tokenizer, folder, planned  # noqa: F401 - a fixture
 from tests.unit.run.test_from_python import train
-from tests.unit.run.test_plan_assumed import Here, add_tokenizer, folder, planned  # noqa: F401 - a fixture
 from tests.unit.run.training.runs import points, small_model
 
 

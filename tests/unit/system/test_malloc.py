@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit.run.planning import is_tight
+from snugfit.run.plans.planning import is_tight
 from snugfit.run.run import execute
 from snugfit.system import malloc
 from snugfit.system.malloc import tune_malloc

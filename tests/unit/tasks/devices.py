@@ -8,7 +8,7 @@ from snugfit.core.tree import leaves
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.target import Target
 from snugfit.recipe import Recipe
-from snugfit.run.recipe_plan import plan_recipe
+from snugfit.run.plans.recipe_plan import plan_recipe
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.tools.setup import recipe_setup
 from tests.unit.run.training.no_float64 import WithoutFloat64

@@ -23,7 +23,7 @@ from snugfit.planner.trace.dry_run import own_garbage
 from snugfit.planner.worker import Worker
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import resume_run, train_recipe
-from snugfit.run.recipe_plan import plan_recipe
+from snugfit.run.plans.recipe_plan import plan_recipe
 from snugfit.run.trained_model import load
 from snugfit.tasks import discover
 from snugfit.tools.setup import recipe_setup

@@ -23,7 +23,7 @@ from snugfit.data.splits.hold_out import HoldOut
 from snugfit.errors import DataError, RunFolderError, SettingError
 from snugfit.results.run_folder import QUARANTINE, RECIPE, RunFolder
 from snugfit.run.call_options import RunOptions
-from snugfit.run.planning import is_tight
+from snugfit.run.plans.planning import is_tight
 from snugfit.system.code_consent import words
 from snugfit.tasks import find
 from snugfit.tools.cross_validation.fold_rows import SIDES, FoldRows, fold_rows

@@ -17,7 +17,7 @@ from snugfit.planner.cost.communication import Cluster
 from snugfit.planner.plan import Request, make_plan
 from snugfit.planner.sharing import make_shared_plan
 from snugfit.planner.target import Target
-from snugfit.run import planning
+from snugfit.run.plans import planning
 from snugfit.system.malloc import resident_bytes
 from tests.unit.planner.test_sharing import FAST, SLOW, WEIGHTS, machine, subject
 

@@ -14,7 +14,7 @@ from snugfit.cli.plan import Asked
 from snugfit.errors import SettingError
 from snugfit.planner.plan import Request
 from snugfit.planner.target import Target
-from snugfit.run import planning
+from snugfit.run.plans import planning
 from tests.unit.planner.asked import Stopped, recipe, request_of
 
 DEFAULTS = {"goal": "fastest", "worth": 1.5, "slower": 2.0, "price": None}

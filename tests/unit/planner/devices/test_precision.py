@@ -19,7 +19,7 @@ from snugfit.planner.target import Target
 from snugfit.recipe import Recipe, plan_choices
 from snugfit.recipe.plan_choices import with_choice, with_precision_here, with_usual_precision
 from snugfit.recipe.write import numerics_entry
-from snugfit.run import planning
+from snugfit.run.plans import planning
 from tests.unit.planner.asked import recipe, request_of
 
 T4, RTX4090, CPU = find_device("t4"), find_device("rtx4090"), find_device("cpu")

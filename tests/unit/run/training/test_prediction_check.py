@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from snugfit.run import planning
+from snugfit.run.plans import planning
 from snugfit.run.training import update_events
 from snugfit.run.training.update_events import LOOKED_AT, WARM, PredictionCheck
 

@@ -19,8 +19,9 @@ from snugfit.errors import MissingExtra, ModelError, SettingError, TrainingFaile
 from snugfit.planner.answers.answer import Answer, Choice
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.report.page import section_of_tools
-from snugfit.run import from_recipe, planning
+from snugfit.run import from_recipe
 from snugfit.run.call_options import RunOptions
+from snugfit.run.plans import planning
 from snugfit.step.step import Step
 from snugfit.system.mkl_mode import MODE
 from snugfit.tools.tune import door

@@ -17,7 +17,7 @@ from snugfit.planner.answers.answer import Answer
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.target import Target
 from snugfit.recipe import load_recipe
-from snugfit.run.recipe_plan import plan_recipe
+from snugfit.run.plans.recipe_plan import plan_recipe
 
 RECIPE = """\
 task: causal-lm
@@ -226,7 +226,7 @@ def test_qlora_of_seventy_billion_parameters_is_planned_from_its_configuration(t
         max_position_embeddings=8192,
     ).save_pretrained(tmp_path / "llama")
     recipe = load_recipe(
-        Path(__file__).parents[3] / "examples" / "instruct_qlora.yaml",
+        Path(__file__).parents[4] / "examples" / "instruct_qlora.yaml",
         [f"model={tmp_path / 'llama'}", "train.global_batch=4", f"data.train={tmp_path / 'pairs.jsonl'}"],
     )
     answer = plan_recipe(recipe, Target(device="rtx3090", search=False))

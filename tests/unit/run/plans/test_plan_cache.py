@@ -17,11 +17,11 @@ from snugfit.planner.choice.channel import EARLY
 from snugfit.planner.target import Target
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
-from snugfit.run import plan_cache, planning, recipe_plan
 from snugfit.run.call_options import RunOptions
-from snugfit.run.plan_cache import PLANNED, place_of
-from snugfit.run.plan_key import has_plan
-from snugfit.run.recipe_plan import plan_recipe
+from snugfit.run.plans import plan_cache, planning, recipe_plan
+from snugfit.run.plans.plan_cache import PLANNED, place_of
+from snugfit.run.plans.plan_key import has_plan
+from snugfit.run.plans.recipe_plan import plan_recipe
 from snugfit.system.mkl_mode import MODE, fix_sums
 from snugfit.techniques import find
 from tests.unit.report.fake_plan import qlora_on_a_4090

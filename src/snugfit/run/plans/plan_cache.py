@@ -25,7 +25,7 @@ from snugfit.planner.choice.channel import EARLY
 from snugfit.planner.cost.allocator import AllocatorSettings
 from snugfit.planner.target import Target
 from snugfit.run.description import machine, versions
-from snugfit.run.plan_key import digest_of, plan_key, plans_folder
+from snugfit.run.plans.plan_key import digest_of, plan_key, plans_folder
 from snugfit.step.build import find_device
 from snugfit.system.disk_files import cache_folder, whole_file
 from snugfit.system.json_text import parse_json
@@ -143,7 +143,7 @@ def place_of(recipe: Recipe, target: Target, own: Path | None = None) -> Place |
         "allocator": AllocatorSettings.of(os.environ),
         "calibrations": [_state(path) for path in sorted((cache_folder() / "devices").glob("*.json"))],
         "versions": versions(),
-        "code": [_state(path) for path in sorted(Path(__file__).parents[1].rglob("*.py"))],
+        "code": [_state(path) for path in sorted(Path(__file__).parents[2].rglob("*.py"))],
     }
     return Place(home / f"{plan_key(recipe)}-{digest_of(parts)[:32]}.json", recipe, target)
 

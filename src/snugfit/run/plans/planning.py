@@ -117,7 +117,7 @@ def plan_module(
     # loads its libraries while the model's structure is copied
     worker = Worker(hide_gpu=not target.probe, watch=watch, best_so_far=True)
     try:
-        worker.load("snugfit.run.planning")
+        worker.load("snugfit.run.plans.planning")
         named = any(each.card.precision for each in techniques)
         target = replace(on_this_machine(target, plan), keeps_precision=named)
         window = batch if isinstance(batch, Batch) else Batch.of(batch)

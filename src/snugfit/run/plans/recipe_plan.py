@@ -16,9 +16,9 @@ from snugfit.planner.target import Target
 from snugfit.planner.worker import Watch, ignore, wait
 from snugfit.recipe.jobs import job_of, metrics_of, plan_of
 from snugfit.results.run_folder import RECIPE, RunFolder
-from snugfit.run import planning
 from snugfit.run.call_options import RunOptions
-from snugfit.run.plan_cache import place_of
+from snugfit.run.plans import planning
+from snugfit.run.plans.plan_cache import place_of
 from snugfit.run.training.assemble import check_settings
 from snugfit.tasks import find
 from snugfit.units import parse_bytes

@@ -19,13 +19,13 @@ from snugfit.planner.target import Target, machine_of, on_this_machine
 from snugfit.planner.trace.fake_ranks import fake_ranks
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
-from snugfit.run import recipe_plan
 from snugfit.run.call_options import RunOptions
-from snugfit.run.recipe_plan import export_plan, plan_recipe
+from snugfit.run.plans import recipe_plan
+from snugfit.run.plans.recipe_plan import export_plan, plan_recipe
 from snugfit.strategies import registry
 from snugfit.strategies.registry import STRATEGIES, nodes_and_devices
 from snugfit.system.processes import World
-from tests.unit.run.test_plan_assumed import Here
+from tests.unit.run.plans.test_plan_assumed import Here
 
 
 def recipe(folder: Path, **plan: Any) -> Recipe:
