@@ -1,4 +1,4 @@
-"""Examples and the rows that they come from: the source's own index, file and line, whatever part of it is trained on."""
+"""Examples and the rows that they come from: the source's own index, file and line, whatever part of it is trained on; and views of examples that are drawn."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
+from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.data.named_sources import Sources
 from snugfit.data.sources import Table
 from snugfit.data.texts.spooled_numbers import Numbers
@@ -24,6 +25,7 @@ ORIGIN = "snugfit.origin"
 """A column of rows that were written out of another source: its name, the row's index there and its line."""
 
 
+_CPU = torch.device("cpu")
 FILE = "file"
 NO_LINE = 0
 """The line of an example whose source has none, beside others that have."""
@@ -329,3 +331,20 @@ def place_in_whole(dataset: Any, index: int) -> tuple[Any, int]:
         else:
             dataset, index = dataset.dataset, dataset.indices[index]
     return dataset, index
+
+
+class DrawnView(FromRows):
+    """A view of examples that are drawn anew each time: here by a number and their places, the same whenever they are asked for.
+
+    Args:
+        examples: that draw from torch's global generator.
+    """
+
+    def __init__(self, examples: Any, number: int) -> None:
+        super().__init__(examples.rows, alike=True)
+        self._examples, self._number = examples, number
+
+    def __getitem__(self, place: int) -> Any:
+        with preserved_randomness(_CPU):
+            seed_device(derive_seed(self._number, "view", place), _CPU)
+            return self._examples[place]

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snugfit.data.drawn_view import DrawnView
-from snugfit.data.examples import Examples, FromRows
+from snugfit.data.examples import DrawnView, Examples, FromRows
 from snugfit.data.pictures.labelled_pictures import INPUT, Decode, Pictures, PictureSettings, files_of
 from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.data.pictures.pixels import opened

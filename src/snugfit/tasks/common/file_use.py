@@ -34,8 +34,7 @@ def use_of_files(
         drawn: the examples of files as they are drawn in training; None where nothing is.
         use: what else an `Inference` has.
     """
-    from snugfit.data.drawn_view import DrawnView
-    from snugfit.data.examples import Examples
+    from snugfit.data.examples import DrawnView, Examples
     from snugfit.data.files.labelled_files import collate, load_file_rows
 
     def encoded(rows: Sequence[Row]) -> MapStyle:

@@ -11,7 +11,7 @@ import soundfile
 import torch
 from transformers import ASTFeatureExtractor
 
-from snugfit.data.drawn_view import DrawnView
+from snugfit.data.examples import DrawnView
 from snugfit.data.files.labelled_files import collate
 from snugfit.data.files.path_rows import read_files
 from snugfit.data.loader import Loader
