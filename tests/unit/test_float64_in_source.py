@@ -25,7 +25,7 @@ PLACES: dict[str, dict[str, str]] = {
     "deliver/export/comparison.py": {"differences": HOST},
     "deliver/export/gguf.py": {"_of_llama_cpp": HOST},
     "deliver/export/label_unit.py": {"_folded": HOST},
-    "deliver/export/requantized.py": {"divergence": HOST},
+    "deliver/export/read_back.py": {"divergence": HOST},
     "doctor/observe/gradient_state.py": {"magnitude": HOST, "of": HOST},
     "doctor/observe/hand_steps.py": {"_fingerprint": HOST},
     "doctor/observe/mixed_rows.py": {"_columns": HOST},

@@ -18,7 +18,7 @@ from snugfit.deliver.export.exported_model import ExportedModel, check_of_transf
 from snugfit.deliver.export.numbers import BF16, FP32, dtype_of, rounding_to
 from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.quantization import QUANTIZATIONS, check_widths, quantization_settings
-from snugfit.deliver.export.read_back import Reading, judged, prompts_of, read, stop_problem
+from snugfit.deliver.export.read_back import Reading, judged, judged_quantised, prompts_of, read, stop_problem
 from snugfit.deliver.export.scored import ScoredRows, rounded_logits
 from snugfit.deliver.export.usage import pipeline_usage
 from snugfit.models.adapter_bundle import ADAPTER
@@ -158,8 +158,6 @@ def _read_back(
     quantized = choice.quantize is not None
     reading = read("transformers", folder, scored, {**request_of(subject, scored), "quantized": quantized})
     if quantized:
-        from snugfit.deliver.export.requantized import judged_quantised
-
         one = subject.scale is None and not subject.names_any_number
         comparison = judged_quantised(reading, scored, chooses_one=one)
     else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from snugfit.data.files.shards import plain_file
@@ -201,3 +202,37 @@ def stop_problem(given: Any, stops: Sequence[int]) -> str | None:
     if set(named) == set(stops):
         return None
     return f"its stop tokens are {sorted(named)} where {sorted(stops)} ended the answers that were scored"
+
+
+def judged_quantised(reading: Reading, scored: ScoredRows, *, chooses_one: bool) -> Comparison:
+    """Return how far a quantised model is from what was scored; that it is some way off was asked for, and no fault.
+
+    Args:
+        chooses_one: whether its logits are of a choice of one among several, such as the next token.
+    """
+    difference, largest = differences(scored.logits, reading.logits)
+    checked, missed = texts_of(reading, scored)
+    equal = sum(own == other for own, other in zip(scored.answers, reading.answers, strict=True))
+    finite = all(bool(each.isfinite().all()) for each in reading.logits)
+    return Comparison(
+        reading.library,
+        len(scored.inputs),
+        difference,
+        largest,
+        None,
+        (equal, len(scored.answers)) if scored.answers else None,
+        checked,
+        missed or (None if finite else "its logits are not finite"),
+        lost=divergence(scored.logits, reading.logits) if scored.logits and chooses_one else None,
+    )
+
+
+def divergence(scored: list[Tensor], given: list[Tensor]) -> float:
+    """Return the mean Kullback-Leibler divergence of what is given from what was scored, in nats a token or a row.
+
+    >>> divergence([torch.zeros(1, 2)], [torch.zeros(1, 2)])
+    0.0
+    """
+    own = torch.cat([each.flatten(0, -2) for each in scored]).double().log_softmax(-1)
+    other = torch.cat([each.flatten(0, -2) for each in given]).double().log_softmax(-1)
+    return float((own.exp() * (own - other)).sum(-1).mean())

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from snugfit.deliver.export.comparison import Comparison, check, differences
 from snugfit.deliver.export.numbers import rounding_to
-from snugfit.deliver.export.read_back import Reading, judged, stop_problem
-from snugfit.deliver.export.requantized import divergence, judged_quantised
+from snugfit.deliver.export.read_back import Reading, divergence, judged, judged_quantised, stop_problem
 from snugfit.deliver.export.scored import Answer, ScoredRows, logits_for, rounded
 from snugfit.errors import ModelError
 
