@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import snugfit as sf
 from snugfit.cli.app import app
 from snugfit.deliver.export import read_back, reader
-from snugfit.deliver.export.formats import FORMATS
+from snugfit.deliver.export.export_model import FORMATS
 from snugfit.deliver.export.quantization import QUANTIZATIONS
 from tests.unit.deliver.export.models import of_bytes, stored
 

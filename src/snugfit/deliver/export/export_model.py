@@ -10,19 +10,24 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from snugfit.deliver.export import adapter, gguf, hf, onnx, state_dict, torch_export
 from snugfit.deliver.export.comparison import check
 from snugfit.deliver.export.example_rows import score
 from snugfit.deliver.export.export_format import ExportOptions, Format
 from snugfit.deliver.export.exported_model import ExportedModel, load_subject
-from snugfit.deliver.export.formats import FORMATS, find_format
 from snugfit.deliver.export.label_unit import in_label_unit
 from snugfit.deliver.export.metric_changes import MetricChanges, metric_changes
 from snugfit.deliver.export.model_card import write_card
 from snugfit.deliver.export.numbers import BF16, stored_numbers
 from snugfit.deliver.export.push import check_push, push
 from snugfit.deliver.export.quantization import PACKAGES
-from snugfit.errors import MissingExtra, ModelError, RunFolderError, SettingError
+from snugfit.errors import MissingExtra, ModelError, RunFolderError, SettingError, nearest
 from snugfit.system.disk_files import disk_problem
+
+FORMATS: Mapping[str, Format] = {
+    each.FORMAT.name: each.FORMAT for each in (hf, adapter, gguf, onnx, torch_export, state_dict)
+}
+"""The formats, by the names that `--to` takes."""
 
 
 def export_source(
@@ -218,3 +223,14 @@ def _folder_beside(output: Path) -> Iterator[Path]:
         for folder in made:
             with suppress(OSError):  # the export is in it
                 folder.rmdir()
+
+
+def find_format(name: str) -> Format:
+    """Return a format by its name.
+
+    Raises:
+        SettingError: there is none; the nearest one is given.
+    """
+    if name not in FORMATS:
+        raise SettingError("--to", f"no format '{name}'", nearest(name, FORMATS))
+    return FORMATS[name]

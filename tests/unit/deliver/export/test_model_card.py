@@ -12,8 +12,8 @@ from transformers import LlamaForCausalLM
 
 from snugfit.deliver.export.comparison import Comparison
 from snugfit.deliver.export.export_format import ExportOptions, Written
+from snugfit.deliver.export.export_model import FORMATS
 from snugfit.deliver.export.exported_model import subject_of
-from snugfit.deliver.export.formats import FORMATS
 from snugfit.deliver.export.model_card import write_card
 from snugfit.deliver.export.scored import ScoredRows
 from snugfit.deliver.predictor import load_predictor, predictor_of
