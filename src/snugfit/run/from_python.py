@@ -55,7 +55,7 @@ from snugfit.run.training.stop_requests import StopRequest
 from snugfit.step.build import Material, check_dataset, find_device
 from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.step import Forward
-from snugfit.step.trainable import check_has_numbers, check_module
+from snugfit.step.step_arguments import check_has_numbers, check_module
 from snugfit.strategies.process_group import device_of
 from snugfit.strategies.registry import known_strategy, named_strategy
 from snugfit.system.plugins import Importer

@@ -15,13 +15,12 @@ from torch import nn
 from snugfit.core.batch import Batch, Share, entries_of, inputs_of, labels_of
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
-from snugfit.core.job import AUTO
 from snugfit.core.loss_terms import Loss, check_weight
 from snugfit.core.losses import check_soft_labels, couples_rows, find_loss, over_batches
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.selection import check, check_on, check_shared, exchange_of, listed, prepare
-from snugfit.core.technique import Compute, Context, GradientsOf, RollBack, Stage, Technique
+from snugfit.core.technique import Compute, Context, GradientsOf, RollBack, Technique
 from snugfit.errors import SettingError
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.buffers import AtFirst, BufferCopies, Buffers
@@ -34,7 +33,6 @@ from snugfit.kit.precision.product_rounding import products_as_chosen
 from snugfit.step import state
 from snugfit.step.compute import WindowCompute, asks_for_sums, with_window_sums
 from snugfit.step.fixed_modules import FixedModules
-from snugfit.step.metrics.class_counts import ClassCounts, counts_by_name
 from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
 from snugfit.step.model_checks.attention_masks import AttentionMasks
 from snugfit.step.model_checks.changed_inputs import Inputs
@@ -46,8 +44,16 @@ from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
 from snugfit.step.reported_means import ReportedMeans
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
+from snugfit.step.step_arguments import (
+    ClassCounts,
+    check_micro_batch,
+    check_module,
+    check_trainable,
+    check_trains,
+    counts_by_name,
+    unwrapped,
+)
 from snugfit.step.torch_wrappers import step_optimizer
-from snugfit.step.trainable import check_module, check_trainable, unwrapped
 from snugfit.strategies.base import Strategy
 from snugfit.system.nothing import NOTHING
 
@@ -126,7 +132,7 @@ class Step:
         load: Callable[[str], nn.Module] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        _check_micro_batch(micro_batch)
+        check_micro_batch(micro_batch)
         techniques = listed(optimizer, techniques)
         check(techniques)
         self.strategy = strategy or Strategy()
@@ -156,7 +162,7 @@ class Step:
             self.strategy.exchange_by(self.exchange)
         self.model = self.strategy.wrap(model)
         self.parameters = list(model.parameters())
-        _check_trains(self.parameters, techniques)
+        check_trains(self.parameters, techniques)
         place = device or self.strategy.device or self.parameters[0].device
         self.device = torch.empty(0, device=place).device  # with its number
         self.model.train()  # parts of it, such as a pretrained encoder, may have arrived in eval mode
@@ -507,24 +513,3 @@ class Step:
 
 def _run(compute: Compute) -> Any:
     return compute.run()
-
-
-def _check_micro_batch(micro_batch: object) -> None:
-    if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
-        auto = " A run finds it: train(…, micro_batch='auto'); or ask snugfit.step.find_micro_batch.find_micro_batch(step, window)."
-        raise SettingError(
-            "micro_batch",
-            f"must be at least 1 and whole, or None, found {micro_batch!r}",
-            auto if str(micro_batch) == AUTO else "Give such a number.",
-        )
-
-
-def _check_trains(parameters: Sequence[nn.Parameter], techniques: Sequence[Technique]) -> None:
-    if not any(parameter.requires_grad for parameter in parameters):
-        by = [each.card.name for each in techniques if Stage.QUANTISE in each.card.stages]
-        hint = f"{by[0]} freezes what it quantises: add adapters, such as lora." if by else ""
-        raise SettingError(
-            "model",
-            "has no parameter that requires a gradient, so there is nothing to train",
-            hint or "Unfreeze what is to train.",
-        )

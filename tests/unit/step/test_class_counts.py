@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from snugfit.errors import SettingError
-from snugfit.step.metrics.class_counts import counts_by_name
 from snugfit.step.step import Step
+from snugfit.step.step_arguments import counts_by_name
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.class_weights import ClassWeights
 

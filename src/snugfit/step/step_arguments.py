@@ -1,14 +1,36 @@
-"""The model as a step takes it: a module whose gradients it can add up, else refused before anything is trained, without the wrapper of `torch.compile`."""
+"""The arguments of a step, as it takes them: a module whose gradients it can add up, else refused before anything is trained, without the wrapper of `torch.compile`; rows of a micro-batch; counts of classes."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from snugfit.core.job import AUTO
+from snugfit.core.technique import Stage, Technique
 from snugfit.errors import SettingError
+
+ClassCounts = Mapping[str, int] | Sequence[int] | Tensor
+"""Rows by the name of their class, or in the order of the labels, such as `torch.bincount` gives them."""
+
+
+def check_micro_batch(micro_batch: object) -> None:
+    """Refuse a size of micro-batches that is no whole number above 0, but for None.
+
+    Raises:
+        SettingError: says how a run finds one.
+    """
+    if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
+        auto = " A run finds it: train(…, micro_batch='auto'); or ask snugfit.step.find_micro_batch.find_micro_batch(step, window)."
+        raise SettingError(
+            "micro_batch",
+            f"must be at least 1 and whole, or None, found {micro_batch!r}",
+            auto if str(micro_batch) == AUTO else "Give such a number.",
+        )
 
 
 def check_module(model: object) -> None:
@@ -89,6 +111,22 @@ def check_trainable(model: nn.Module) -> None:
             )
 
 
+def check_trains(parameters: Sequence[nn.Parameter], techniques: Sequence[Technique]) -> None:
+    """Refuse a model of which every parameter is frozen.
+
+    Raises:
+        SettingError: names the technique that freezes them, if one does.
+    """
+    if not any(parameter.requires_grad for parameter in parameters):
+        by = [each.card.name for each in techniques if Stage.QUANTISE in each.card.stages]
+        hint = f"{by[0]} freezes what it quantises: add adapters, such as lora." if by else ""
+        raise SettingError(
+            "model",
+            "has no parameter that requires a gradient, so there is nothing to train",
+            hint or "Unfreeze what is to train.",
+        )
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return `model` with what `torch.compile(module)` wrapped in the wrapper's place; it goes on running compiled.
 
@@ -124,3 +162,27 @@ def _in_place(wrapper: nn.Module) -> nn.Module:
 
 def _is_wrapper(module: nn.Module) -> bool:
     return "_orig_mod" in module._modules
+
+
+def counts_by_name(counts: ClassCounts | None) -> dict[str, int] | None:
+    """Return the counts by the names of the classes, in the order of the labels; without names, a class has its label's number for one.
+
+    Raises:
+        SettingError: they are in another form.
+
+    >>> counts_by_name([5, 9, 2])
+    {'0': 5, '1': 9, '2': 2}
+    """
+    if counts is None:
+        return None
+    given: Any = counts.tolist() if hasattr(counts, "tolist") else counts
+    is_list = isinstance(given, Sequence) and not isinstance(given, (str, bytes)) and len(given) > 0
+    if isinstance(given, Mapping) or is_list:
+        by_name = dict(given) if isinstance(given, Mapping) else {str(k): v for k, v in enumerate(given)}
+        if all(isinstance(each, Integral) and int(each) >= 0 for each in by_name.values()):
+            return {str(name): int(count) for name, count in by_name.items()}
+    raise SettingError(
+        "class_counts",
+        f"must be whole numbers of rows, found {counts!r}",
+        "Give them by the name of their class, {'no': 900, 'yes': 100}, or in the order of the labels, [900, 100].",
+    )
