@@ -16,7 +16,8 @@ class Prediction:
     `peak_by_kind` adds up to `peak_bytes`, which is what the step asks the allocator for; `reserved_bytes` is what the device has to
     have for that, with the allocator's rounding and the context, and `doubt_bytes` how much more it may be, by what such predictions
     were found to be short of; `host_peak_bytes` is what the process takes of the host. `host_seconds` are those of an update in which
-    a CPU starts operators and computes nothing. `confidence` says for memory and time how each was found: exact operators, hidden
+    a CPU starts operators and computes nothing, `step_seconds` those that it takes at least beside its passes, however many
+    micro-batches it has. `confidence` says for memory and time how each was found: exact operators, hidden
     workspace, an upper bound, uncalibrated.
     """
 
@@ -38,6 +39,7 @@ class Prediction:
     )  # by kind, at each phase's peak
     doubt_bytes: int = 0
     host_seconds: float = 0.0
+    step_seconds: float = 0.0
 
     @property
     def most_bytes(self) -> int:

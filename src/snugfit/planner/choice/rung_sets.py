@@ -21,6 +21,11 @@ def format_of_weights(techniques: Techniques) -> frozenset[Technique]:
     )
 
 
+def placements_of(techniques: Techniques) -> frozenset[Technique]:
+    """Return those that say what is kept, and where."""
+    return frozenset(each for each in techniques if each.card.family is Family.PLACEMENT)
+
+
 def moves_what_lasts(added: Techniques) -> bool:
     """Return whether a placement among these says where weights, gradients or states are."""
     placed = (each.card for each in added if each.card.family is Family.PLACEMENT)
@@ -130,12 +135,8 @@ def go_together(own: Techniques, *rungs: Technique) -> bool:
 
 def number_of_sets(own: Techniques, rungs: Techniques) -> int:
     """Return how many sets of rungs go beside a recipe's techniques and each other."""
-    goes = {
-        (one, other): go_together(own, one, other)
-        for place, one in enumerate(rungs)
-        for other in rungs[:place]
-    }
-    sets: list[Techniques] = [()]
-    for rung in rungs:
-        sets += [(*each, rung) for each in sets if all(goes[rung, other] for other in each)]
+    sets = [0]  # a bit for each rung
+    for place, rung in enumerate(rungs):
+        excluded = sum(1 << n for n, other in enumerate(rungs[:place]) if not go_together(own, rung, other))
+        sets += [each | 1 << place for each in sets if not each & excluded]
     return len(sets)

@@ -4,11 +4,11 @@ A plan is the recipe's techniques, a format (how numbers are kept and computed),
 micro-batch. The ladder of plans that an expert would try goes first (`ladder`): formats from the most faithful on, each with placements from
 the fastest on until one fits. Then the neighbours of the choice are tried, with one rung more, less or another, until none is better.
 
-Four bounds spare most plans a prediction. A placement takes time and gives memory, so what adds placements to a set that is too slow
+Bounds spare most plans a prediction. A placement takes time and gives memory, so what adds placements to a set that is too slow
 already is too slow, and what takes some away from a set that fits in no micro-batch does not fit either, unless recomputation is taken
-away from what is done to activations. No level is faster than its arithmetic at the device's peak, and
-no micro-batch faster than one of fewer examples. And a level below `mixed` is looked at
-only where it could be worth it. Predictions are counted, not timed: the choice does not depend on what else the machine does.
+away from what is done to activations. No level is faster than its arithmetic at the device's peak, none much faster than passes in the
+same numbers and steps of the same optimizer were seen to be, and no micro-batch faster than one of fewer examples. And a level below
+`mixed` is looked at only where it could be worth it. Predictions are counted, not timed: the choice does not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
 
 from snugfit.core.technique import Fidelity, Stage, Technique
 from snugfit.planner.answers.answer import Prediction
@@ -30,6 +32,7 @@ from snugfit.planner.choice.rung_sets import (
     lasting_of,
     moves_what_lasts,
     offloads_activations,
+    placements_of,
     saves_less,
     streams,
     takes_longer,
@@ -40,11 +43,20 @@ from snugfit.planner.choice.trials import MOST, Trials
 _FORWARD = 1 / 3
 """Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, where only the last layer learns."""
 
+_ALIKE_PASSES = 0.9
+"""Of the seconds of the fastest passes, what those of other sets that compute in the same numbers take at least: by 5% they were seen to differ."""
+
+_ALIKE_STEPS = 0.5
+"""Of the seconds of the fastest step of one optimizer in one place, what those take at least whose weights have another format."""
+
 _NEAR = 2.0
 """Times the time that it would need up to which a finer plan may become the choice."""
 
 _LITTLE = 0.05
 """Of the memory that may be used, or of a plan that is to be smaller: to save less of it makes no room."""
+
+
+StepKind = tuple[str, frozenset[Technique]]
 
 
 @dataclass
@@ -53,8 +65,13 @@ class Search(Trials):
 
     _too_heavy: set[frozenset[Technique]] = field(default_factory=set)  # formats of weights that do not fit
     _least_seconds: dict[Techniques, float] = field(default_factory=dict)
+    # of the passes of sets that compute in the same numbers, all weights or beside frozen ones; of steps that are the same, or alike
+    _pass_seconds: dict[tuple[str, bool], float] = field(default_factory=dict)
+    _step_seconds: dict[StepKind, float] = field(default_factory=dict)
     # weights and states at a peak, or all at the step's, of sets that differ in what is done to activations alone
     _least_bytes: dict[frozenset[Technique], int] = field(default_factory=dict)
+
+    _placements: dict[Techniques, list[Techniques]] = field(default_factory=dict)  # by format
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,6 +96,7 @@ class Search(Trials):
         made.tried = list(self.tried)
         made._sized, made._too_heavy, made._exact = self._sized, self._too_heavy, list(self._exact)
         made._least_seconds, made._least_bytes = self._least_seconds, self._least_bytes
+        made._pass_seconds, made._step_seconds = self._pass_seconds, self._step_seconds
         made._misses = self._misses
         return made
 
@@ -157,21 +175,25 @@ class Search(Trials):
         alike = [each for each in formats if self._weights_of(each) == self._weights_of(formats[-1])]
         whole = [each for each in alike[:1] if not freezes(self._techniques(each))]
         for format in dict.fromkeys([*whole, *formats[-2:]]):
-            yield from ladder.placed(self.asked.techniques, format, self._rungs)[-2:]
+            yield from self._placed(format)[-2:]
 
     def _weights_of(self, added: Techniques) -> frozenset[Technique]:
         return format_of_weights(self._techniques(added))
 
     def ladder(self) -> list[Techniques]:
         """Return the recipe's own format and those of the ladder."""
-        return [(), *(each for each in ladder.formats(self.asked.techniques, self._rungs) if each)]
+        return [(), *filter(None, self._ladder)]
+
+    @cached_property
+    def _ladder(self) -> list[Techniques]:
+        return ladder.formats(self.asked.techniques, self._rungs)
 
     def _formats(self) -> Iterator[Techniques]:
         """Yield formats that may be chosen and could be worth it, by what is known when each is asked for.
 
         They come level by level, and of those that cost nothing which is learned the fastest first.
         """
-        formats = ladder.formats(self.asked.techniques, self._rungs)
+        formats = self._ladder
         free = FREE if self.goal.name != "finest" else Fidelity.FULL
         for format in sorted(
             formats,
@@ -181,15 +203,30 @@ class Search(Trials):
             if self._allows(format) and ((self._on_cpu and not format) or self._may_be_faster(format)):
                 yield format
 
-    def _walk(self, format: Techniques) -> None:
-        """Try a format with one placement after the other, until one fits; then what lies before it."""
-        steps = ladder.placed(self.asked.techniques, format, self._rungs)
+    def _walk_all(self) -> None:
+        """Walk each format that could be worth it; of each level those last whose weights do not fit, since to stream them takes its time."""
+        for _, formats in groupby(self._formats(), lambda format: max(FREE, self.level(format))):
+            heavy = [format for format in formats if not self._walk(format)]
+            for format in heavy:
+                any(map(self._look_if_faster, filter(streams, self._placed(format))))
+
+    def _placed(self, format: Techniques) -> list[Techniques]:
+        """Return a format with each placement of the ladder."""
+        if format not in self._placements:
+            self._placements[format] = ladder.placed(self.asked.techniques, format, self._rungs)
+        return self._placements[format]
+
+    def _walk(self, format: Techniques) -> bool:
+        """Try a format with one placement after the other, until one fits, then what lies before it; False where its weights alone do not fit."""
+        steps = self._placed(format)
         first = None if self._is_too_heavy(steps[0]) else self._trace(steps[0], self._sizes[0])
         if self._is_too_heavy(steps[0]):
-            for added in filter(streams, steps):
-                if self._look_if_faster(added):
-                    break
-            return
+            return False
+        self._place(format, steps, first)
+        return True
+
+    def _place(self, format: Techniques, steps: list[Techniques], first: Candidate | None) -> None:
+        """Try placements of a format, of which the first was tried in one pass."""
         if first is None or first.fits:
             self._look(steps[0])
             return
@@ -199,14 +236,23 @@ class Search(Trials):
             more, usable = len(format), self.budget.usable
             steps = [each for each in steps if self._matter(each[more:], first, usable)]
         room = first.lasting <= self.budget.usable
-        if room and self._look(steps[0]) and not self._may_be_faster(steps[0]):
+        fits = room and self._look(steps[0])
+        if fits and not self._may_be_faster(steps[0]):
             return  # no other placement would be faster by so much
         turn = min(ladder.TURN, len(steps) - 1)
-        if room and self._look(steps[turn]):  # however slow, it tells whether those before it may fit
+        if fits:  # so does what needs less, in larger micro-batches
+            for added in reversed(steps[1 : turn + 1]):
+                self._look_if_faster(added)
+        elif room and self._fits(steps[turn]):  # however slow, it tells whether those before it may fit
+            fits = True
+            if self._may_be_faster(
+                steps[turn], ALIKE
+            ):  # of what is alike, the one of larger micro-batches is taken
+                self._look(steps[turn])
             for added in reversed(steps[1:turn]):
                 if not self._look_if_faster(added) and self._is_known_to_fit_in_no_size(added):
                     break
-            # in the room of the states micro-batches may be larger, or activations be kept
+        if fits:  # in the room of the states micro-batches may be larger, or activations be kept
             away = next((each for each in steps[turn + 1 :] if moves_what_lasts(each)), None)
             if away is not None:
                 self._look_if_faster(away)
@@ -222,8 +268,7 @@ class Search(Trials):
         """
         settled: set[Techniques] = set()
         while True:
-            for format in self._formats():
-                self._walk(format)
+            self._walk_all()
             left = [each for each in self._leaders() if each.techniques not in settled]
             if not left:
                 return
@@ -316,15 +361,12 @@ class Search(Trials):
 
     def _look(self, added: Techniques) -> bool:
         """Predict a set of rungs in micro-batches of all sizes; whether it fits in any."""
-        if self._has_no_room(added):
-            return False
         largest, smallest = self._ends
-        last = self._trace(added, smallest)
-        if last is None or not (last.fits or self._may_fit_whole(last)):
+        if not self._fits(added):
             return False
-        whole = self._trace(added, self._sizes[0])
-        if not last.fits:
-            return whole is not None and whole.fits
+        last, whole = (self._known(self._techniques(added), size) for size in (smallest, self._sizes[0]))
+        if last is None or whole is None or not last.fits:
+            return True
         self._trace(added, largest)
         between = [size for size in self._sizes if smallest < size < largest]
         for size in between:
@@ -342,6 +384,23 @@ class Search(Trials):
             for size in self._sizes:
                 self._fill(added, size)
         return True
+
+    def _fits(self, added: Techniques) -> bool:
+        """Return whether a set of rungs fits in any micro-batch, by the smallest, and where that does not, by one pass.
+
+        One pass goes first where it may show that what lasts elsewhere leaves no room: it is less to run.
+        """
+        if self._has_no_room(added):
+            return False
+        if moves_what_lasts(added):
+            self._trace(added, self._sizes[0])
+            if self._has_no_room(added):
+                return False
+        last = self._trace(added, self._ends[1])
+        if last is None or not (last.fits or self._may_fit_whole(last)):
+            return False
+        whole = self._trace(added, self._sizes[0])
+        return last.fits or (whole is not None and whole.fits)
 
     def _fits_when_run(self, added: Techniques, one: Candidate) -> bool:
         """Return whether a plan that others of its set say does not fit does so when it is run; only where it would be the choice."""
@@ -379,8 +438,8 @@ class Search(Trials):
 
     def _keeps_host_full(self, one: Candidate) -> bool:
         """Return whether what lasts takes more of the host than there is, whatever else is placed."""
-        full, smallest = one.prediction.host_peak_bytes > (self.budget.host_bytes or math.inf), self._ends[1]
-        return full and one.micro_batch == smallest and not offloads_activations(one.techniques)
+        full = one.prediction.host_peak_bytes > (self.budget.host_bytes or math.inf)
+        return full and not offloads_activations(one.techniques)
 
     def _overfills_host(self, added: Techniques) -> bool:
         """Return whether a set of rungs leaves on the host what does not fit there with fewer placements."""
@@ -424,11 +483,23 @@ class Search(Trials):
             each.prediction.most_bytes >= bytes and saves_less(mine, each.techniques) for each in smallest
         )
 
-    def _may_be_faster(self, added: Techniques) -> bool:
-        """Return whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets that are no slower."""
-        mine, limit = self._techniques(added), self._limit(self.level(added))
+    def _may_be_faster(self, added: Techniques, leeway: float = 1.0) -> bool:
+        """Return whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets that are no slower.
+
+        Args:
+            leeway: times the seconds below which it would be.
+        """
+        mine, limit = self._techniques(added), leeway * self._limit(self.level(added))
         known = (seconds for other, seconds in self._least_seconds.items() if takes_longer(other, mine))
-        return self.arithmetic(added) < limit and all(seconds < limit for seconds in known)
+        return self._passes_and_step(mine) < limit and all(seconds < limit for seconds in known)
+
+    def _passes_and_step(self, techniques: Techniques) -> float:
+        """Return seconds that an update takes at least, by those of sets that compute in the same numbers, and of those whose step is the same."""
+        kind, passes = (_number_type(techniques), freezes(techniques)), self._arithmetic_of(techniques)
+        if kind in self._pass_seconds and not self._on_cpu:  # whose caches make smaller micro-batches faster
+            passes = max(passes, _ALIKE_PASSES * self._pass_seconds[kind])
+        same, alike = (self._step_seconds.get(each) for each in _kinds_of_step(techniques))
+        return passes + (same if same is not None else _ALIKE_STEPS * (alike or 0.0))
 
     def _has_no_room(self, added: Techniques) -> bool:
         """Return whether a set of rungs fits in no micro-batch, by what lasts on the device or on the host."""
@@ -449,10 +520,21 @@ class Search(Trials):
     def _keep(self, techniques: Techniques, size: int, prediction: Prediction) -> Candidate:
         made = super()._keep(techniques, size, prediction)
         self._note_bytes(made)
-        seconds = self._least_seconds.get(techniques, math.inf)
-        if size == self._sizes[0] or seconds < math.inf:  # a window in many passes says nothing of one in few
-            self._least_seconds[techniques] = min(seconds, self._least_time(made))
+        self._note_seconds(made)
         return made
+
+    def _note_seconds(self, one: Candidate) -> None:
+        """Keep the least seconds of a set of rungs that was tried in one pass, of its passes alone, and of its step."""
+        techniques, step = one.techniques, one.prediction.step_seconds
+        for kind in _kinds_of_step(techniques):
+            self._step_seconds[kind] = min(step, self._step_seconds.get(kind, math.inf))
+        known = self._least_seconds.get(techniques, math.inf)
+        if (
+            one.micro_batch == self._sizes[0] or known < math.inf
+        ):  # a window in many passes says nothing of one in few
+            self._least_seconds[techniques] = seconds = min(known, self._least_time(one))
+            computes = _number_type(techniques), freezes(techniques)
+            self._pass_seconds[computes] = min(seconds - step, self._pass_seconds.get(computes, math.inf))
 
     def _least_time(self, one: Candidate) -> float:
         """Return the least seconds of a plan, however many of its blocks stay on the device."""
@@ -476,19 +558,41 @@ class Search(Trials):
 
     def arithmetic(self, added: Techniques) -> float:
         """Return seconds that an update takes at least: its arithmetic, at the highest rate that the device reaches in the set's precision."""
-        device, techniques = self.planner.machine.device, self._techniques(added)
-        needs = [each.card.needs for each in techniques if each.card.precision and each.card.needs]
-        rate = device.flops.get(needs[0] if needs else "float32", math.inf)
+        return self._arithmetic_of(self._techniques(added))
+
+    def _arithmetic_of(self, techniques: Techniques) -> float:
+        device = self.planner.machine.device
+        rate = device.flops.get(_number_type(techniques), math.inf)
         if not device.calibrated:
             rate *= device.efficiency["matmul"]
         return self._flops(techniques) / rate
 
     def _flops(self, techniques: Techniques) -> float:
-        """Return a lower bound of an update's operations: of the recipe's own plan, or of those that were tried and freeze as much."""
-        frozen = freezes(techniques)
-        if frozen == freezes(self.asked.techniques):
-            return self.asked.prediction.flops_per_update
-        alike = (
-            each.prediction.flops_per_update for each in self.tried if freezes(each.techniques) == frozen
-        )
-        return min(alike, default=_FORWARD * self.asked.prediction.flops_per_update)
+        """Return a lower bound of an update's operations.
+
+        It is that of plans that were tried, freeze as much and have no other placements, of which some compute what others keep; the
+        recipe's own is one of them where the adapters are its own.
+        """
+        frozen, placed = freezes(techniques), placements_of(techniques)
+        least: dict[frozenset[Technique], float] = {}
+        for each in self.tried:
+            places = placements_of(each.techniques)
+            if freezes(each.techniques) == frozen and places <= placed:
+                flops = each.prediction.flops_per_update
+                least[places] = min(flops, least.get(places, math.inf))
+        return max(least.values(), default=_FORWARD * self.asked.prediction.flops_per_update)
+
+
+def _number_type(techniques: Techniques) -> str:
+    """Return the numbers that a set of techniques computes in, as devices name them."""
+    needs = (each.card.needs for each in techniques if each.card.precision and each.card.needs)
+    return next(needs, "float32")
+
+
+def _kinds_of_step(techniques: Techniques) -> tuple[StepKind, StepKind]:
+    """Return what sets have in common whose step is the same, and what those whose step is alike, but for the format of weights."""
+    states = frozenset(each for each in techniques if is_about_states(each))
+    return ("same", lasting_of(techniques)), (
+        "beside frozen ones" if freezes(techniques) else "of all",
+        states,
+    )

@@ -104,6 +104,7 @@ def prediction_of(
         peak_by_phase=_by_phase(counted),
         doubt_bytes=round(allocated * run.doubt) if on_cpu else 0,
         host_seconds=float(costs[3]) if device.kind == "cpu" else 0.0,
+        step_seconds=_step_seconds(update, rest, device),
     )
 
 
@@ -117,6 +118,19 @@ def _before_and_after_waiting(update: Sequence[Segment]) -> tuple[Costs, Costs]:
         part = rest if each.key.phase in _AFTER_WAITING else passes
         part += each.costs * each.times
     return passes, rest
+
+
+def _step_seconds(update: Sequence[Segment], rest: Costs, device: Device) -> float:
+    """Return seconds that an update takes at least beside its passes: after waiting, or where the step is made in the last backward, in that."""
+    last = max((each.key.micro_batch for each in update), default=-1)
+    within = NO_COSTS.copy()
+    if last > 1:  # of two, the second is like those that follow
+        for each in update:
+            number = each.key.micro_batch
+            if number in (last - 1, last) and each.key.phase not in _AFTER_WAITING:
+                within += each.costs if number == last else -each.costs
+    busy, _, on_host, _, _ = map(float, within.clip(min=0))
+    return combined(rest * _WITHOUT_PAGES, device, overlap=device.kind != "cpu") + busy + on_host
 
 
 def _has_room_for_pages(device: Device, reserved: int, update: Sequence[Segment]) -> bool:

@@ -60,6 +60,24 @@ def test_between_two_sizes_a_plan_needs_what_a_run_of_it_tells(planner: Planner,
         assert found.flops_per_update == run.flops_per_update
 
 
+def test_the_step_takes_as_long_in_every_micro_batch(planner: Planner) -> None:
+    sized = planner.by_size(Plan(), (AdamW(),))
+    few, many = (sized.traced(size).step_seconds for size in (ROWS, SIZES[-1]))
+    assert few == many > 0
+
+
+@pytest.mark.parametrize("techniques", [(AdamW(),), (AdamW(), OptimizerInBackward())])
+def test_no_update_is_shorter_than_its_arithmetic_and_what_its_step_takes_in_other_micro_batches(
+    planner: Planner, techniques
+) -> None:
+    sized = planner.by_size(Plan(), techniques)
+    found = [sized.traced(size) for size in (ROWS, *SIZES)]
+    arithmetic = max(each.flops_per_update for each in found) / planner.machine.device.flops["float32"]
+    step = max(each.step_seconds for each in found)
+    assert step > 0
+    assert all(arithmetic + step < each.seconds_per_update for each in found)
+
+
 @pytest.mark.parametrize(
     ("run", "wanted", "times"),
     [(2, 5, [1, 4]), (2, 2, [1, 1]), (3, 5, [1, 3, 1]), (3, 3, [1, 1, 1]), (3, 2, [1, 0, 1])],
