@@ -333,7 +333,7 @@ class Table:
         time = memory = 0.0
         for names, _, seconds, most, _ in self.rows:
             added = tuple(self._by_name[name] for name in names)
-            time = max(time, search.arithmetic(added) / seconds)
+            time = max(time, search.least_seconds(added) / seconds)
             memory = max(memory, search.lasting_bytes(added) / most)
         return {"seconds": round(time, 4), "bytes": round(memory, 4)}
 

@@ -491,10 +491,11 @@ class Search(Trials):
         """
         mine, limit = self._techniques(added), leeway * self._limit(self.level(added))
         known = (seconds for other, seconds in self._least_seconds.items() if takes_longer(other, mine))
-        return self._passes_and_step(mine) < limit and all(seconds < limit for seconds in known)
+        return self.least_seconds(added) < limit and all(seconds < limit for seconds in known)
 
-    def _passes_and_step(self, techniques: Techniques) -> float:
+    def least_seconds(self, added: Techniques) -> float:
         """Return seconds that an update takes at least, by those of sets that compute in the same numbers, and of those whose step is the same."""
+        techniques = self._techniques(added)
         kind, passes = (_number_type(techniques), freezes(techniques)), self._arithmetic_of(techniques)
         if kind in self._pass_seconds and not self._on_cpu:  # whose caches make smaller micro-batches faster
             passes = max(passes, _ALIKE_PASSES * self._pass_seconds[kind])
