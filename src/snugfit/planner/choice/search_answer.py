@@ -102,7 +102,7 @@ def _price(choice: Candidate, search: Search) -> Iterator[str]:
     if choice.level > max(FREE, search.asked.level):
         finer = search.goal.choose([each for each in fitting if each.level < choice.level])
         if finer is None:
-            yield f"Nothing finer than {choice.level.label} fits."
+            yield f"Of what is finer than {choice.level.label}, nothing that was looked at fits."
         else:
             times = finer.prediction.seconds_per_update / choice.prediction.seconds_per_update
             yield (
