@@ -15,6 +15,7 @@ from torch.nn.modules.loss import _Loss
 
 from snugfit.core.batch import IGNORE_INDEX as IGNORE_INDEX
 from snugfit.core.batch import Batch, labels_of
+from snugfit.core.broadcast_rows import BroadcastRows, may_meet
 from snugfit.core.logits_loss import LARGE, LargeCrossEntropy
 from snugfit.core.loss_terms import NEGATIVE, Loss, LossTerms, as_terms, wide_dtype
 from snugfit.errors import DataError, SettingError, nearest
@@ -26,11 +27,26 @@ LOG_PROBABILITIES = "log_probabilities"
 
 
 def over_batches(loss: Loss) -> Callable[[Any, Batch], LossTerms]:
-    """Return the user's loss as a loss of batches, checked at every call; a negative weight makes the sum of weights `NEGATIVE`."""
+    """Return the user's loss as a loss of batches, checked at every call; a negative weight makes the sum of weights `NEGATIVE`.
+
+    Rows that a loss of one's own broadcasts to all pairs of them are looked for until it was called with several rows.
+    """
     never_negative = unwrapped(loss) in (cross_entropy, causal_lm, masked_pixels)  # their weights are 0 and 1
+    unwatched = isinstance(loss, TorchLoss) or loss in LOSSES.values() or couples_rows(loss)
+
+    def watched(outputs: Any, batch: Batch) -> Any:
+        nonlocal unwatched
+        if not may_meet(outputs, batch.data, batch.rows):
+            result = loss(outputs, batch.data)
+        else:
+            with BroadcastRows(batch.rows):
+                result = loss(outputs, batch.data)
+        unwatched = batch.rows > 1
+        return result
 
     def checked(outputs: Any, batch: Batch) -> LossTerms:
-        terms = as_terms(loss(outputs, batch.data), batch.rows)
+        result = loss(outputs, batch.data) if unwatched else watched(outputs, batch)
+        terms = as_terms(result, batch.rows)
         if never_negative or terms.weights is None:
             return terms
         weights = terms.weights.to(wide_dtype(terms.weights.dtype))

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import snugfit as sf
 from snugfit.core.batch import Batch
 from snugfit.core.loss_terms import LossTerms, as_terms
 from snugfit.core.losses import (
@@ -464,3 +465,41 @@ def test_scores_of_tokens_that_a_model_puts_before_each_text_are_named_with_how_
         causal_lm(torch.zeros(2, 16, 5), (None, labels))
     with pytest.raises(DataError, match="do not fit logits"):
         causal_lm(torch.zeros(3, 16, 5), (None, labels))
+
+
+def _column(outputs: Any, data: Any) -> Any:
+    return (outputs - data[1]) ** 2
+
+
+def _reduced(outputs: Any, data: Any) -> Any:
+    return F.l1_loss(outputs, data[1], reduction="none").mean(1)
+
+
+def _weighted(outputs: Any, data: Any) -> Any:
+    return (outputs - data[1].unsqueeze(1)) ** 2 * data[1]
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("loss", [_column, _reduced, _weighted])
+def test_a_column_of_outputs_that_meets_a_row_of_labels_is_refused(loss: Any) -> None:
+    batch = (torch.ones(4, 3), torch.arange(4.0))
+    step = sf.Step(nn.Linear(3, 1), sf.AdamW(learning_rate=0.1), loss)
+    with pytest.raises(
+        SettingError, match=r"gets shapes \(4, 1\) and \(4,\), .* each row is compared with all"
+    ):
+        step(batch)
+    single = sf.Step(nn.Linear(3, 1), sf.AdamW(learning_rate=0.1), loss, micro_batch=1)
+    assert single(batch).applied  # each row meets itself alone
+
+
+def test_losses_that_mean_all_pairs_or_give_both_one_shape_are_not_refused() -> None:
+    def pairs(outputs: Any, data: Any) -> Any:
+        return (outputs - data[1]) ** 2
+
+    def ranking(outputs: Any, data: Any) -> Any:
+        return (outputs - outputs[:, 0]).relu().mean(1) * (data[1] - data[1][:, None]).relu().mean(1)
+
+    pairs.couples_rows = True  # type: ignore[attr-defined]
+    batch = (torch.ones(4, 3), torch.arange(4.0))
+    for loss in (pairs, ranking, lambda outputs, data: (outputs[:, 0] - data[1]) ** 2):
+        assert sf.Step(nn.Linear(3, 1), sf.AdamW(learning_rate=0.1), loss)(batch).applied
