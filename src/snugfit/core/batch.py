@@ -21,6 +21,7 @@ from snugfit.errors import DataError, SettingError
 from snugfit.system.device_copies import to_device, values_on
 from snugfit.system.tolerances import NO_FLOAT64
 from snugfit.system.update_value import update_value
+from snugfit.units import counted
 
 LABELS = "labels"
 IGNORE_INDEX = -100
@@ -121,7 +122,7 @@ class Batch:
         """Wrap `data`; lengths are read from an `attention_mask` that is on the host.
 
         Raises:
-            DataError: `data` holds no tensor, or its tensors disagree on the number of rows.
+            DataError: `data` holds no tensor, or its tensors disagree on the number of rows, or one is nested in torch's old layout.
         """
         rows = -1
         for part in parts(data):
@@ -129,6 +130,8 @@ class Batch:
                 count = rows_of_packed(part)
             elif part.ndim == 0:
                 continue
+            elif part.is_nested and part.layout is torch.strided:  # it has no shape
+                raise _no_rows_of_nested("is in the layout torch.strided, which has no rows")
             else:
                 count = part.shape[0]
             if rows < 0:
@@ -154,7 +157,11 @@ class Batch:
         return cls(data, rows, tuple(ids), lengths, _trimmable(data, lengths), gapless=gapless)
 
     def select(self, rows: Sequence[int]) -> Batch:
-        """Return the given rows, in the given order, with padding trimmed to the longest of them."""
+        """Return the given rows, in the given order, with padding trimmed to the longest of them.
+
+        Raises:
+            DataError: a tensor is nested, of which torch gives no rows.
+        """
         if rows == range(self.rows):
             return self
         count = len(rows)
@@ -165,6 +172,10 @@ class Batch:
         def take(tensor: Tensor) -> Tensor:
             if tensor.ndim == 0:
                 return tensor
+            if tensor.is_nested:
+                raise _no_rows_of_nested(
+                    f"cannot be split, and {counted(count, 'row')} of its {self.rows} are asked for"
+                )
             if contiguous and tensor.layout is torch.strided:  # a sparse one has no part that is a view
                 return tensor[rows[0] : rows[0] + count]
             return tensor.index_select(0, values_on(rows, tensor.device, torch.int64))
@@ -261,6 +272,14 @@ class Batch:
             return tensor.pin_memory() if can_be else tensor
 
         return replace(self, data=map_tree(pinned, self.data))
+
+
+def _no_rows_of_nested(problem: str) -> DataError:
+    return DataError(
+        "batch",
+        f"got a nested tensor, which {problem}",
+        "Return a padded tensor with its mask, or a PackedSequence; one in the layout torch.jagged is taken in whole windows (micro_batch: null).",
+    )
 
 
 def shared_out(rows: int, ranks: int, together: int = 1) -> list[range]:

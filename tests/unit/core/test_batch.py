@@ -274,3 +274,14 @@ def test_labels_of_another_text_keep_their_tokens_when_the_texts_become_as_narro
     assert some.data["input_ids"].shape[1] == 5 == labels.shape[1]
     fewer = some.select([1, 2])
     assert fewer.data["labels"].tolist() == labels[[2, 3]].tolist()
+
+
+def test_a_nested_tensor_is_taken_whole_and_refused_where_rows_of_it_are_asked_for() -> None:
+    parts = [torch.ones(2, 3), torch.ones(4, 3)]
+    batch = Batch.of((torch.nested.nested_tensor(parts, layout=torch.jagged), torch.tensor([0, 1])))
+    assert batch.rows == 2
+    assert batch.select(range(2)) is batch
+    with pytest.raises(DataError, match="cannot be split, and 1 row of its 2 are asked for"):
+        batch.select([1])
+    with pytest.raises(DataError, match="torch.strided, which has no rows"):
+        Batch.of((torch.nested.nested_tensor(parts), torch.tensor([0, 1])))
