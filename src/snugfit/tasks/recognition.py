@@ -21,6 +21,11 @@ PLAIN_TEXT = ".txt"
 AROUND_A_TURN = 70
 """Characters of text whose tokens are about as many as a template writes around a turn."""
 
+CLASS_COLUMNS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "topic", "tag", "y")
+"""Names of columns that hold classes; an earlier one is likelier to."""
+NAMED_LABEL = 0.8
+"""How likely a column of such a name, or one that a setting names, is the label of its row."""
+
 _PROSE_WORDS = 3
 _CHARACTERS_OF_A_TOKEN = 3.5
 _NUMBER_OR_DATE = re.compile(r"[\s\d.,:/+%eE-]+(?:[TZ][\d:.+]*Z?)?$")

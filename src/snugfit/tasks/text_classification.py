@@ -16,7 +16,7 @@ from snugfit.tasks.common.texts import (
     text_columns,
 )
 from snugfit.tasks.inference import Inference
-from snugfit.tasks.recognition import Recognition, Rows, Script
+from snugfit.tasks.recognition import CLASS_COLUMNS, NAMED_LABEL, Recognition, Rows, Script
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
 from snugfit.units import counted
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.tasks.task_recipe import TaskRecipe
 
-_LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "topic", "tag", "y")
 _RATINGS = ("rating", "ratings", "stars", "score", "grade", "similarity")
 """Names of columns of which a few values are classes, and more of them a number to predict."""
 
 _LAST_WORDS = ("label", "class", "sentiment", "intent", "rating", "stars", "score", "grade")
 """Last words of a name such as `sentiment_label`."""
 
-_NAMED, _ONLY_NUMBERS, _GUESS = 0.8, 0.67, 0.2
+_ONLY_NUMBERS, _GUESS = 0.67, 0.2
 """How likely a column is one of labels; texts alone, for a language model, are likelier than a guess."""
 
 _YEARS = range(1900, 2101)
@@ -90,7 +89,7 @@ def _inference(meta: Mapping[str, Any], tokenizer: Any) -> Inference:
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     if not isinstance(source, Rows):
         return None
-    label, score = (data["label"], _NAMED) if data.get("label") else _label(source)
+    label, score = (data["label"], NAMED_LABEL) if data.get("label") else _label(source)
     if label is None or all(isinstance(value, float) for value in source.values(label)):
         return None  # numbers with fractions name no classes
     columns, second = text_columns(source, label, data)
@@ -114,10 +113,10 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
 def _label(rows: Rows) -> tuple[str | None, float]:
     """Return the column of labels, and how likely it is one: by its name, else by its few short values or whole numbers."""
     half = len(rows.rows) // 2
-    for names, most in ((_LABELS, half), (_RATINGS, min(half, _MOST_RATINGS))):
+    for names, most in ((CLASS_COLUMNS, half), (_RATINGS, min(half, _MOST_RATINGS))):
         label = rows.named(names)
         if label is not None and _is_label(rows, label, most):
-            return label, _NAMED
+            return label, NAMED_LABEL
     possible = [column for column in rows.columns if _may_be_label(rows, column, max(2, half // 2))]
     likely = [
         column
@@ -126,10 +125,10 @@ def _label(rows: Rows) -> tuple[str | None, float]:
     ]
     named = [column for column in likely if _last_word(column) in _LAST_WORDS]
     if named:
-        return named[0], _NAMED
+        return named[0], NAMED_LABEL
     words = [column for column in likely if rows.is_text(column)]
     if words:
-        return min(words, key=lambda column: len(rows.classes(column))), _NAMED
+        return min(words, key=lambda column: len(rows.classes(column))), NAMED_LABEL
     if len(likely) == 1:
         return likely[0], _ONLY_NUMBERS
     return (possible[-1], _GUESS) if possible else (None, 0)

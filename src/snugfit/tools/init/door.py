@@ -22,7 +22,7 @@ from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.system.disk_files import locked_folder
 from snugfit.tasks import discover
 from snugfit.tasks.data_section import COLUMNS
-from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
+from snugfit.tasks.recognition import NAMED_LABEL, Recognition, Rows, Script, columns_of
 from snugfit.tasks.task_card import Card
 from snugfit.tools.init.local_models import LocalModel
 from snugfit.tools.init.model_settings import (
@@ -35,7 +35,7 @@ from snugfit.tools.init.model_settings import (
 from snugfit.tools.init.recipe_text import SCHEMA, commented
 from snugfit.tools.init.request import Request
 from snugfit.tools.init.source import Source, Tell, find_model, find_source
-from snugfit.tools.init.surroundings import no_task
+from snugfit.tools.init.surroundings import no_task, one_class
 from snugfit.units import counted
 
 _EPOCHS = 3
@@ -348,6 +348,14 @@ def _recognized(content: Rows | Script, request: Request) -> tuple[Card, Recogni
             f"Keep your loop, and put a step into it: snugfit init --from {content.path.name}",
         )
     name = asked or max(suitable, key=lambda each: suitable[each].score)
+    if isinstance(content, Rows) and not content.in_folders:
+        by_class = [each for each, proposal in suitable.items() if "label" in proposal.data]
+        # of a task that is likelier than classes are, the column means something else, or nothing
+        likelier = name in suitable and suitable[name].score >= NAMED_LABEL
+        if data.get("label") or not (asked in suitable or name in by_class or likelier):
+            without = [each for each in suitable if each not in by_class]
+            if (error := one_class(content, request, without)) is not None:
+                raise error
     in_folders = isinstance(content, Rows) and content.in_folders
     if name not in suitable:
         naming = "" if in_folders else _columns_to_name(discover()[name], data, request)

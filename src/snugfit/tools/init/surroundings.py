@@ -22,7 +22,7 @@ from snugfit.data.pictures.mask_folders import mask_folders, paired
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, nearest_file
 from snugfit.tasks import discover
-from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
+from snugfit.tasks.recognition import CLASS_COLUMNS, PLAIN_TEXT, Rows, Script
 from snugfit.tools.init.request import Request
 from snugfit.units import counted
 
@@ -215,6 +215,8 @@ def read_script(path: Path) -> Script:
 
 def no_task(rows: Rows, request: Request) -> DataError:
     """Return the error about rows that no task has a use for."""
+    if (error := one_class(rows, request)) is not None:
+        return error
     label = request.data(rows).get("label")
     if label is not None:
         return DataError(
@@ -238,6 +240,30 @@ def no_task(rows: Rows, request: Request) -> DataError:
         f"none of its columns ({', '.join(rows.columns[:20])}) was recognised as something to predict from the others",
         f"Name it: {name_it}, and for texts {request.to_name('data.text')}. A class needs rows of two of them, a number "
         "to predict ten different ones.",
+    )
+
+
+def one_class(rows: Rows, request: Request, others: Sequence[str] = ()) -> DataError | None:
+    """Return the error about a column of classes that has one alone, so that nobody takes what is learned without it for what was meant.
+
+    It is the column that is named, or looks like it where no setting says what to do.
+
+    Args:
+        others: tasks that have a use for the rows without classes.
+    """
+    named = request.data(rows).get("label")
+    free = not {"model", "data"} & request.given.keys()
+    column = named or (rows.named(CLASS_COLUMNS) if free and len(rows.columns) > 1 else None)
+    classes = {} if column is None else rows.classes(column)
+    if len(classes) != 1 or len(rows.rows) < 2:
+        return None
+    (only,) = classes
+    without = " or ".join(f"task={each}" for each in others)
+    return DataError(
+        request.name("data.label") if named else rows.path,
+        f"column '{column}' has one class alone, '{only}' in {counted(classes[only], 'row')}, and a class is told from another",
+        "Give rows of two classes or more"
+        + (f"; without classes, name what is to be learned: {without}." if others and not named else "."),
     )
 
 

@@ -677,3 +677,20 @@ def test_commands_to_go_on_with_can_be_pasted_whatever_the_recipe_is_called() ->
     made = begin("rows.csv", output=Path("my rows.yaml"))
     assert made.recipe == Path("my rows.yaml")
     assert [command for command, _ in made.commands][-1] == "snugfit train 'my rows.yaml'"
+
+
+def test_a_column_of_classes_with_one_alone_is_said_and_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("one.csv").write_text("text,label\n" + "".join(f"{text},billing\n" for text in TEXTS))
+    one = f"column 'label' has one class alone, 'billing' in {len(TEXTS)} rows"
+    for overrides in ([], ["task=text-classification"]):
+        with pytest.raises(DataError, match=f"{one}.* task=causal-lm or task=masked-lm"):
+            begin("one.csv", overrides)
+    with pytest.raises(DataError, match=f"data.label: {one}"):
+        begin("one.csv", ["data.label=label"])
+    Path("table.csv").write_text("a,b,target\n" + "".join(f"{each},{each / 3},yes\n" for each in range(30)))
+    with pytest.raises(DataError, match="column 'target' has one class alone"):
+        begin("table.csv")
+    assert begin("one.csv", ["task=causal-lm"]).task == "causal-lm"
