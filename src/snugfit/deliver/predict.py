@@ -30,6 +30,7 @@ from snugfit.deliver.shown_rows import FileShown
 from snugfit.errors import DataError, ModelError, SettingError
 from snugfit.step.build import check_dataset
 from snugfit.system.disk_files import whole_file
+from snugfit.system.user_objects import is_python_path, load_object
 
 if TYPE_CHECKING:
     from snugfit.planner.generation import GenerationPlan
@@ -132,6 +133,7 @@ def evaluate_file(
     """Return loss and metrics of a model on labelled rows, by default those of its task.
 
     Args:
+        data: a file; of a model whose task has no rows in files the `package.module:function` that returns its examples.
         metrics: names of built-in ones, or `package.module:function` of one's own.
         source, others, views, num_beams: as of `predict_file`; of several together it is the loss of their mean.
         memory: bytes that a language model may take of its device to be scored, which is planned first (`generation_memory`).
@@ -144,7 +146,11 @@ def evaluate_file(
     check_data(data)
     check_views(views)
     device = "auto" if memory is None else "cpu"
-    loaded = _predictors((source, *others), uri, allow_code, device)
+    loaded = _loaded((source, *others), uri, allow_code, device)
+    if is_python_path(data) and len(loaded) == 1 and loaded[0].inference.read is None:
+        return _evaluated_function(loaded[0], data, metrics, bad_rows, page)
+    for each in loaded:
+        _check_reads(each)
     predictors = [each.with_beams(num_beams) for each in loaded]
     if memory is not None and (len(predictors) > 1 or views != 1):
         raise SettingError("memory", *_ONE_ALONE)
@@ -182,7 +188,7 @@ def evaluate_rows(
         raise ModelError(
             predictor.source,
             "was trained with a loss of your own, which is not kept with it",
-            "Score it in a loop: for each batch, loss(model(inputs), batch).",
+            "Give what sf.train was given: sf.load(…, loss=…).",
         )
     if use.read is None:
         check_dataset("data", data)
@@ -262,11 +268,27 @@ def _predictors(
     sources: Sequence[str | Path], uri: str | None, allow_code: bool, device: str = "auto"
 ) -> list[Predictor]:
     """Return the models of sources, each of which predicts for files."""
-    bundles = [bundle for source in sources for bundle in bundles_of(source, uri=uri)]
-    predictors = [load_predictor(bundle, device, allow_code=allow_code) for bundle in bundles]
+    predictors = _loaded(sources, uri, allow_code, device)
     for predictor in predictors:
         _check_reads(predictor)
     return predictors
+
+
+def _loaded(sources: Sequence[str | Path], uri: str | None, allow_code: bool, device: str) -> list[Predictor]:
+    """Return the models of sources."""
+    bundles = [bundle for source in sources for bundle in bundles_of(source, uri=uri)]
+    return [load_predictor(bundle, device, allow_code=allow_code) for bundle in bundles]
+
+
+def _evaluated_function(
+    predictor: Predictor, data: str, metrics: Sequence[str], bad_rows: str, page: Path | None
+) -> dict[str, Any]:
+    """Return the scores of a model of the user's own on the examples that a function of theirs returns."""
+    function = load_object(data, setting="data", folder=Path.cwd())
+    scores = evaluate_rows(
+        predictor, function() if callable(function) else function, metrics, bad_rows=bad_rows
+    )
+    return scores if page is not None else {name: each for name, each in scores.items() if name != "details"}
 
 
 def _about(predictors: Sequence[Predictor]) -> dict[str, Any]:
@@ -282,7 +304,8 @@ def _check_reads(predictor: Predictor) -> None:
         raise ModelError(
             "model",
             f"of the task '{predictor.meta['task']}' has no rows in files",
-            "Use it in Python: snugfit.load(folder).predict(rows).",
+            "Use it in Python: snugfit.load(folder).predict(rows), or .evaluate(rows). To evaluate it here, name a function that "
+            "returns its examples: package.module:function.",
         )
 
 

@@ -59,12 +59,14 @@ ENTRIES = "entries"
 """Where the meta data of a model of one's own say how many entries an example has that is a tuple, its labels among them."""
 OWN_FUNCTIONS = "own_functions"
 """Where they say whether `sf.train` was given `collate` and `forward`, which no file holds."""
+OWN_LOSS = "own_loss"
+"""Where they name the `package.module:function` of the loss that a model of one's own was trained with, by which it is scored."""
 MADE_BUFFERS = "made_buffers"
 """Where the meta data name the buffers that the model's forward has made, or replaced by others of another shape."""
 EXTRA_STATE = "extra_state"
 """Names of the files with what modules give by `get_extra_state`, where that is more than tensors."""
 
-_NAMING = ("numerics", "collate")
+_NAMING = ("numerics", "collate", OWN_LOSS)
 """Meta data whose settings may name code, beside the model and what extended it."""
 
 

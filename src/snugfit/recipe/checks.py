@@ -101,14 +101,15 @@ def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
     from snugfit.core.losses import LOSSES
     from snugfit.step.metrics.metric import check_metrics, check_watched, metric_name, monitored
 
-    known = find(recipe.task).losses or tuple(LOSSES)
+    card = find(recipe.task)
+    known = tuple(dict.fromkeys((*(card.losses or LOSSES), card.loss)))
     if recipe.loss not in known and not is_python_path(recipe.loss):
         raise places.error(
             ("loss",),
             f"'{recipe.loss}' is no built-in loss of task {recipe.task} and no package.module:function",
             nearest(recipe.loss, known),
         )
-    if recipe.loss_weights is not None and (recipe.loss in known or find(recipe.task).losses):
+    if recipe.loss_weights is not None and (recipe.loss in known or card.losses):
         raise places.error(
             ("loss_weights",),
             f"gives weights to {', '.join(recipe.loss_weights) or 'nothing'}, and the loss '{recipe.loss}' has no terms by name",

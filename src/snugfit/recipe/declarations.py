@@ -216,7 +216,7 @@ class Recipe(Section):
     from_scratch: bool = setting("whether the architecture of the model starts with new weights", False)
     data: Data = setting("", example={"train": "rows.csv"})
     loss: str = setting(
-        "built-in loss or package.module:function; the default depends on the task",
+        "built-in loss or package.module:function; the default depends on the task: auto, of python, is the one that a model of transformers computes itself, else cross_entropy",
         "",
         example="cross_entropy",
     )

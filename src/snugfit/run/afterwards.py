@@ -16,7 +16,7 @@ from snugfit.tasks import known
 if TYPE_CHECKING:
     from torch import nn
 
-    from snugfit.data.loader import Collate
+    from snugfit.deliver.predictor import Predictor
     from snugfit.report.story import Story
     from snugfit.run.events import Events
     from snugfit.run.training.best import BestInMemory
@@ -56,7 +56,7 @@ class Afterwards:
         """
         from snugfit.deliver.predictor import extended, predictor_of
 
-        task, material = self._task, self._task.material
+        task = self._task
         if self._folder is None:
             if self._in_memory.model is None:
                 raise RunFolderError(
@@ -71,17 +71,19 @@ class Afterwards:
                 self._device,
                 "the run",
             )
-            return TrainedModel(with_own(predictor, self._own_collate(), material.forward))
+            return TrainedModel(self._with_own(predictor))
         best = find_bundle(self._folder.best)
         model = self._like_delivered() if has_own_architecture(best) else None
         model, meta, tokenizer = load_bundle(best, model=model, extend=extended, allow_code=True)
         predictor = predictor_of(model, meta, tokenizer, self._device, best)
-        return TrainedModel(with_own(predictor, self._own_collate(), material.forward), self._folder.path)
+        return TrainedModel(self._with_own(predictor), self._folder.path)
 
-    def _own_collate(self) -> Collate | None:
-        """Return the user's own function; what a task makes batches to train on with is not what it predicts with."""
-        card = known(self._task.meta.get("task"))
-        return self._task.material.collate if card is None or card.own_code else None
+    def _with_own(self, predictor: Predictor) -> Predictor:
+        """Return the predictor with the user's own functions; what a task makes batches and losses to train with is not what it predicts and scores with."""
+        card, material = known(self._task.meta.get("task")), self._task.material
+        if card is None or card.own_code:
+            return with_own(predictor, material.collate, material.forward, material.loss)
+        return with_own(predictor, None, material.forward)
 
     def _like_delivered(self) -> nn.Module:
         """Return a module of the architecture that was delivered, with weights that do not matter.

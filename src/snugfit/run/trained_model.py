@@ -11,6 +11,7 @@ from snugfit.run.training.result import TrainedModel
 if TYPE_CHECKING:
     from torch import nn
 
+    from snugfit.core.loss_terms import Loss
     from snugfit.data.loader import Collate
     from snugfit.deliver.predictor import Predictor
     from snugfit.step.step import Forward
@@ -24,6 +25,7 @@ def load(
     model: nn.Module | None = None,
     collate: Collate | None = None,
     forward: Forward | None = None,
+    loss: Loss | None = None,
     device: str = "auto",
     uri: str | None = None,
     allow_code: bool = False,
@@ -34,6 +36,7 @@ def load(
         model: takes the weights, where they are of a module that was made in Python and no function makes it again. It has the
             architecture that was delivered: without adapters where these were merged.
         collate, forward: as `sf.train` was given them, where it was: without them the model alone is there, and predicts nothing.
+        loss: of one's own, as `sf.train` was given it: by it `.evaluate(rows)` scores.
         uri: the registry's tracker; MLFLOW_TRACKING_URI by default, else the database beside the runs.
         allow_code: consent to run what the model names as `package.module:function`.
     Raises:
@@ -50,11 +53,20 @@ def load(
     of_run = folder.name == _BEST and (folder.parent / "events.jsonl").exists()
     given = {"collate": collate, "forward": forward}
     lacking = tuple(name for name in predictor.meta.get(OWN_FUNCTIONS, ()) if given[name] is None)
-    return TrainedModel(with_own(predictor, collate, forward), folder.parent if of_run else None, lacking)
+    return TrainedModel(
+        with_own(predictor, collate, forward, loss), folder.parent if of_run else None, lacking
+    )
 
 
-def with_own(predictor: Predictor, collate: Collate | None, forward: Forward | None) -> Predictor:
-    """Return a predictor that makes batches and calls the model in the user's own way, where there is one."""
+def with_own(
+    predictor: Predictor, collate: Collate | None, forward: Forward | None, loss: str | Loss | None = None
+) -> Predictor:
+    """Return a predictor that makes batches, calls the model and scores it in the user's own way, where there is one."""
+    if loss is not None and predictor.use is not None:
+        from snugfit.core.losses import find_loss
+
+        use = dataclasses.replace(predictor.use, loss=find_loss(loss))
+        predictor = dataclasses.replace(predictor, use=use)
     if collate is None and forward is None:
         return predictor
     if predictor.inference.run is not None:  # answers are generated, of other batches than those of training

@@ -12,7 +12,7 @@ from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import load_object
 from snugfit.tasks.inference import Inference, Prediction
 from snugfit.tasks.recognition import Recognition, Rows, Script
-from snugfit.tasks.task import Task, loss_of
+from snugfit.tasks.task import Task, loss_of, named_loss
 from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ def training_rows(recipe: TaskRecipe) -> Any:
 
 def _load(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> Task:
     """Prepare functions of the user's own: a model that a function makes is whole, so that there is no part of it to keep."""
+    from snugfit.core.job import AUTO
     from snugfit.data.stream import counted, streamed
-    from snugfit.kit.losses.default_loss import loss_message
+    from snugfit.kit.losses.default_loss import loss_message, loss_or_default
+    from snugfit.models.bundle import OWN_LOSS
     from snugfit.models.python_functions import load_python_model
     from snugfit.step.build import Material
 
@@ -62,19 +64,29 @@ def _load(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> Task:
         train, held_out, messages = hold_out_objects(train, validation, recipe.train.seed, source)
     model = load_python_model(recipe.model, folder=recipe.folder, seed=recipe.train.seed, empty=empty)
     collate = recipe.data.collate
-    about_loss = loss_message(recipe.loss, model)
+    named = None if recipe.loss == AUTO else loss_of(recipe)
+    loss = loss_or_default(named, model)
+    about_loss = loss_message(named, model)
     return Task(
         Material(
             model,
             train,
             held_out,
-            loss_of(recipe),
+            loss,
             None if collate is None else load_object(collate, setting="data.collate", folder=recipe.folder),
         ),
         meta={
             "task": recipe.task,
             "model": recipe.model,
-            "loss": recipe.loss,
+            "loss": loss if isinstance(loss, str) else None,
+            **(
+                {}
+                if isinstance(loss, str)
+                else {
+                    OWN_LOSS: recipe.loss,
+                    "loss_weights": recipe.loss_weights and dict(recipe.loss_weights),
+                }
+            ),
             "collate": collate,
             "numerics": recipe.as_dict()["plan"]["numerics"],
         },
@@ -140,18 +152,22 @@ def cells_of(source: str, rows: Any, columns: Sequence[str], setting: str = VALI
 def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from torch.utils.data import default_collate
 
-    from snugfit.core.losses import LOSSES
+    from snugfit.core.losses import LOSSES, find_loss
+    from snugfit.models.bundle import OWN_LOSS
 
     collate, loss = meta.get("collate"), meta.get("loss")
+    scored_by = loss if loss in LOSSES else meta.get(OWN_LOSS)
     return Inference(
         encode=lambda rows: rows,
         collate=default_collate
         if collate is None
         else load_object(collate, setting="collate", folder=Path.cwd()),
-        decode=_classes if loss == CARD.loss else _outputs,
+        decode=_classes if loss == "cross_entropy" else _outputs,
         columns=("output",),
-        loss=LOSSES.get(loss or ""),
-        metrics=("accuracy",) if loss == CARD.loss else (),
+        loss=None
+        if scored_by is None
+        else find_loss(named_loss(scored_by, meta.get("loss_weights"), Path.cwd())),
+        metrics=("accuracy",) if loss == "cross_entropy" else (),
     )
 
 
@@ -283,7 +299,7 @@ def _returns(node: ast.FunctionDef) -> bool:
 CARD = Card(
     name="python",
     summary="Train a model of your own on rows of your own.",
-    loss="cross_entropy",
+    loss="auto",
     settings=("collate",),
     load=_load,
     inference=_inference,

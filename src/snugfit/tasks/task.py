@@ -73,11 +73,24 @@ def loss_of(recipe: TaskRecipe) -> str | Loss:
     Raises:
         SettingError: it cannot be imported.
     """
+    from snugfit.core.losses import LOSSES
+
+    return (
+        recipe.loss if recipe.loss in LOSSES else named_loss(recipe.loss, recipe.loss_weights, recipe.folder)
+    )
+
+
+def named_loss(name: str, weights: Mapping[str, float] | None, folder: Path) -> Loss:
+    """Return the loss of a name, a built-in one or the user's own, with the weights of its terms.
+
+    Raises:
+        SettingError: it cannot be imported.
+    """
     from snugfit.core.loss_terms import Weighted
     from snugfit.core.losses import LOSSES
     from snugfit.system.user_objects import load_object
 
-    if recipe.loss in LOSSES:
-        return recipe.loss
-    loss: Loss = load_object(recipe.loss, setting="loss", folder=recipe.folder)
-    return Weighted(loss, dict(recipe.loss_weights)) if recipe.loss_weights else loss
+    if name in LOSSES:
+        return LOSSES[name]
+    loss: Loss = load_object(name, setting="loss", folder=folder)
+    return Weighted(loss, dict(weights)) if weights else loss

@@ -294,7 +294,17 @@ def test_a_result_scores_rows_by_the_best_model(bare: bool, tmp_path: Path) -> N
         result.evaluate("x.csv")
 
 
-def test_scores_of_a_model_whose_loss_was_ones_own_are_refused() -> None:
-    result = trained(None, loss=lambda outputs, batch: (outputs.sum(dim=1) - batch[1]) ** 2)
-    with pytest.raises(ModelError, match="a loss of your own, which is not kept with it"):
-        result.evaluate(rows())
+def test_a_model_is_scored_by_the_loss_of_ones_own_where_that_is_there(tmp_path: Path) -> None:
+    def loss(outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        return (outputs.sum(dim=1) - batch[1]) ** 2
+
+    result = trained(tmp_path, loss=loss)
+    inputs, labels = rows().tensors
+    expected = ((result.model(inputs).sum(dim=1) - labels) ** 2).mean().item()
+    assert result.evaluate(rows()).metrics["loss"] == pytest.approx(expected, rel=1e-6)
+    loaded = sf.load(str(result.run_dir), model=net(), loss=loss)
+    assert loaded.evaluate(rows()).metrics["loss"] == pytest.approx(expected, rel=1e-6)
+    in_memory = trained(None, loss=loss)
+    assert in_memory.evaluate(rows()).metrics["loss"] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ModelError, match=r"a loss of your own, which is not kept with it. Give .*loss="):
+        sf.load(str(result.run_dir), model=net()).evaluate(rows())
