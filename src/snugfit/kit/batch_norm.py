@@ -17,6 +17,17 @@ def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
+def takes_statistics(module: nn.Module) -> bool:
+    """Return whether a module is a batch norm that computes with the statistics of its micro-batch, of whatever size that is; not of groups of rows in it.
+
+    >>> takes_statistics(nn.BatchNorm1d(2)), takes_statistics(nn.BatchNorm1d(2).eval()), takes_statistics(nn.LayerNorm(2))
+    (True, False, False)
+    """
+    if not isinstance(module, _BatchNorm) or getattr(module, "of_groups", False):
+        return False
+    return module.training or module.running_mean is None
+
+
 class NormStatistics:
     """Statistics of a model's batch norms, by the buffers' names; none before the first estimate.
 

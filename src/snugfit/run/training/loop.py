@@ -34,6 +34,7 @@ from snugfit.step.evaluate import Scored, evaluate, scoring
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.metrics.metric import AnyMetric, monitored
 from snugfit.step.micro_batching import Replan
+from snugfit.step.model_checks.moving_buffers import MovingBuffers, is_in_micro_batches
 from snugfit.step.model_checks.row_coupling import (
     FEW_ROWS,
     compare_rows,
@@ -415,12 +416,17 @@ class Training:
             self.emit("skipped", window=progress.windows, reason=f"the run went back because of it: {reason}")
             return None
         self.attempt = Attempt(Doing.UPDATE, window)
+        moving: MovingBuffers | None = None
         if not self._compared:
             self._compared = True
             self._compare_rows(window)
+            if progress.windows == 0 and is_in_micro_batches(self.step, window):
+                moving = MovingBuffers(self.step.model)
         start = time.perf_counter()
         result = self.step(window)
         self.attempt = None
+        if moving is not None and (message := moving.message()) is not None:
+            self.emit("warning", message=message)
         self.train_loss.add(result)
         self._update_events.computed(result, time.perf_counter() - start)
         seconds = time.perf_counter() - before

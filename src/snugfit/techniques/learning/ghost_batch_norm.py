@@ -46,6 +46,7 @@ class GhostNorm(_BatchNorm):
     """A batch norm of torch's that normalises groups of rows each by its own statistics while it trains."""
 
     groups: Groups
+    of_groups = True
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise as torch's does, group after group.
