@@ -143,3 +143,18 @@ def test_it_agrees_with_torchs_where_that_has_no_schedule() -> None:
     assert not torch.allclose(started, model.weight)
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
+
+
+def test_weights_stay_finite_where_a_whole_row_and_a_whole_column_have_no_gradient() -> None:
+    """Such as those of a unit that is never active, behind an input that is always 0."""
+    model = nn.Linear(4, 3)
+    started = model.weight.detach().clone()
+    optimizer = made(Adafactor(), model)
+    for _ in range(2):
+        gradient = torch.ones(3, 4)
+        gradient[1], gradient[:, 2] = 0, 0
+        model.weight.grad, model.bias.grad = gradient, torch.zeros(3)
+        optimizer.step()
+    moved = model.weight != started
+    assert model.weight.isfinite().all()
+    assert torch.equal(moved, gradient != 0)

@@ -39,7 +39,8 @@ def second_moment_(
         return moments["elements"].lerp_(square, weight)
     rows = moments["rows"].lerp_(square.mean(dim=-1, keepdim=True), weight)
     columns = moments["columns"].lerp_(square.mean(dim=-2, keepdim=True), weight)
-    return rows / rows.mean(dim=-2, keepdim=True) * columns
+    # where a whole row and a whole column have no gradient, epsilon times epsilon is below any number, and 0 / 0 would be NaN
+    return (rows / rows.mean(dim=-2, keepdim=True) * columns).clamp_(min=torch.finfo(rows.dtype).tiny)
 
 
 def root_mean_square(tensor: Tensor) -> Tensor:
