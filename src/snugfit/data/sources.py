@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import json
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -209,9 +210,15 @@ def find_file(path: str | Path, setting: str, folder: Path | None = None) -> Pat
     """Return a data file; a relative path is looked for in `folder`.
 
     Raises:
-        DataError: there is none, with the nearest name there is.
+        DataError: there is none, with the nearest name there is; or a link leads to none.
     """
     full = path_of(path, folder)
+    if full.is_symlink() and not full.exists():
+        raise DataError(
+            setting,
+            f"{short_path(str(path))} is a link to {os.readlink(full)}, where there is no file",
+            "Let it lead to one.",
+        )
     if full.is_dir():
         raise DataError(setting, f"{short_path(str(path))} is a folder", "Name one file in it.")
     if not full.exists():

@@ -7,13 +7,15 @@ import hashlib
 import io
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snugfit.data.sources import check_fingerprints, read_table
+from snugfit.data.class_names import label_warnings
+from snugfit.data.sources import check_fingerprints, find_file, read_table
 from snugfit.errors import DataError
 
 
@@ -288,3 +290,14 @@ def test_damaged_rows_never_take_good_rows_with_them(write):
                 lines.append(f"row {row},x".encode())
         table = read_table(write("a.csv", b"\n".join(lines) + b"\n"))
         assert [row["t"] for row in table.rows] == good
+
+
+def test_a_link_that_leads_nowhere_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").symlink_to("moved.csv")
+    with pytest.raises(DataError, match="rows.csv is a link to moved.csv, where there is no file"):
+        find_file("rows.csv", "data.train", tmp_path)
+
+
+def test_labels_that_are_shown_alike_are_said_to_be_several() -> None:
+    (warning,) = label_warnings(("caf\u00e9", "cafe\u0301", "tea"), 9, "label")
+    assert warning.startswith(r"the labels 'caf\xe9', 'cafe\u0301' differ only in")

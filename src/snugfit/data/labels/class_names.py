@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection, Sequence
 
 from snugfit.errors import DataError
@@ -36,7 +37,7 @@ def sort_labels(names: set[str]) -> tuple[str, ...]:
 
 
 def label_warnings(names: Sequence[str], rows: int, column: str) -> list[str]:
-    """Return what looks like a mistake: about as many classes as rows, or names that differ in spaces or capitals alone."""
+    """Return what looks like a mistake: about as many classes as rows, or names that differ in spaces, capitals or the form of Unicode alone."""
     many = []
     if rows >= 20 and len(names) > rows / 2:
         many = [
@@ -44,10 +45,20 @@ def label_warnings(names: Sequence[str], rows: int, column: str) -> list[str]:
         ]
     by_form: dict[str, list[str]] = {}
     for name in names:
-        by_form.setdefault(" ".join(name.split()).casefold(), []).append(name)
+        plain = unicodedata.normalize("NFKC", " ".join(name.split())).casefold()
+        by_form.setdefault(plain, []).append(name)
     return many + [
-        f"the labels {', '.join(map(repr, same))} differ only in spaces or capitals and are taken as "
+        f"the labels {', '.join(map(ascii if _look_alike(same) else repr, same))} differ only in spaces, capitals or the form of Unicode and are taken as "
         f"{len(same)} classes."
         for same in by_form.values()
         if len(same) > 1
     ]
+
+
+def _look_alike(names: Sequence[str]) -> bool:
+    """Return whether names are shown alike, though their characters differ, as an accent may be one by itself.
+
+    >>> _look_alike(["caf\u00e9", "cafe\u0301"]), _look_alike(["a", "A"])
+    (True, False)
+    """
+    return len({unicodedata.normalize("NFC", name) for name in names}) < len(names)

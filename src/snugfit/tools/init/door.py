@@ -179,7 +179,7 @@ def _see(source: str | None, model: LocalModel | None, request: Request, tell: T
         As `begin`.
     """
     place = find_source(source, model, request, tell)
-    return _Seen(place, model, request, *_recognized(place.content, request))
+    return _Seen(place, model, request, *_recognized(place.content, request, place.faults))
 
 
 def _columns(content: Rows | Script) -> tuple[str, ...]:
@@ -313,7 +313,9 @@ def _compose(
     return _Composed(recipe, text, writes, seen, str(tree["model"]), origin, others, notes, of_run)
 
 
-def _recognized(content: Rows | Script, request: Request) -> tuple[Card, Recognition, dict[str, Recognition]]:
+def _recognized(
+    content: Rows | Script, request: Request, faults: Sequence[Fault] = ()
+) -> tuple[Card, Recognition, dict[str, Recognition]]:
     """Return the task that suits best, and the others that could be.
 
     Raises:
@@ -354,7 +356,7 @@ def _recognized(content: Rows | Script, request: Request) -> tuple[Card, Recogni
         likelier = name in suitable and suitable[name].score >= NAMED_LABEL
         if data.get("label") or not (asked in suitable or name in by_class or likelier):
             without = [each for each in suitable if each not in by_class]
-            if (error := one_class(content, request, without)) is not None:
+            if (error := one_class(content, request, without, faults)) is not None:
                 raise error
     in_folders = isinstance(content, Rows) and content.in_folders
     if name not in suitable:

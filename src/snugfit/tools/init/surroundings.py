@@ -243,25 +243,33 @@ def no_task(rows: Rows, request: Request) -> DataError:
     )
 
 
-def one_class(rows: Rows, request: Request, others: Sequence[str] = ()) -> DataError | None:
+def one_class(
+    rows: Rows, request: Request, others: Sequence[str] = (), faults: Sequence[Fault] = ()
+) -> DataError | None:
     """Return the error about a column of classes that has one alone, so that nobody takes what is learned without it for what was meant.
 
     It is the column that is named, or looks like it where no setting says what to do.
 
     Args:
         others: tasks that have a use for the rows without classes.
+        faults: of rows that cannot be read.
     """
     named = request.data(rows).get("label")
     free = not {"model", "data"} & request.given.keys()
     column = named or (rows.named(CLASS_COLUMNS) if free and len(rows.columns) > 1 else None)
     classes = {} if column is None else rows.classes(column)
-    if len(classes) != 1 or len(rows.rows) < 2:
+    if len(classes) != 1:
         return None
     (only,) = classes
     without = " or ".join(f"task={each}" for each in others)
+    unread = (
+        f"; {counted(len(faults), 'row')} cannot be read, the first for this: {faults[0].detail}"
+        if faults
+        else ""
+    )
     return DataError(
         request.name("data.label") if named else rows.path,
-        f"column '{column}' has one class alone, '{only}' in {counted(classes[only], 'row')}, and a class is told from another",
+        f"column '{column}' has one class alone, '{only}' in {counted(classes[only], 'row')}, and a class is told from another{unread}",
         "Give rows of two classes or more"
         + (f"; without classes, name what is to be learned: {without}." if others and not named else "."),
     )

@@ -251,7 +251,7 @@ def test_what_looks_wrong_in_the_data_is_told(write, tokenizer):
     warnings = load_text(settings_for(train, validation=train), tokenizer).report.warnings
     assert len(warnings) == 3
     assert "tokens are unknown to the tokenizer ([UNK])" in warnings[0]
-    assert "'Yes', 'yes ' differ only in spaces or capitals" in warnings[1]
+    assert "'Yes', 'yes ' differ only in spaces, capitals or the form of Unicode" in warnings[1]
     assert warnings[2].startswith("3 of 3 validation texts are also trained on (")
 
 

@@ -690,6 +690,14 @@ def test_a_column_of_classes_with_one_alone_is_said_and_not_passed_over(
             begin("one.csv", overrides)
     with pytest.raises(DataError, match=f"data.label: {one}"):
         begin("one.csv", ["data.label=label"])
+    Path("latin.csv").write_bytes(
+        b"text,label\n"
+        + b"".join(f"{text},{each}\n".encode("latin-1") for each in ("a", "\xe9") for text in TEXTS)
+    )
+    with pytest.raises(
+        DataError, match=f"'a' in {len(TEXTS)} rows.* {len(TEXTS)} rows cannot be read, .*Latin-1"
+    ):
+        begin("latin.csv")
     Path("table.csv").write_text("a,b,target\n" + "".join(f"{each},{each / 3},yes\n" for each in range(30)))
     with pytest.raises(DataError, match="column 'target' has one class alone"):
         begin("table.csv")
