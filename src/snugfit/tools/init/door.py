@@ -430,7 +430,7 @@ def _tree(
     data["validation"] = shown_path(place.validation, folder) if place.validation else 0.1
     data |= recognition.data
     if isinstance(place.content, Rows) and "bad_rows" in card.settings and "bad_rows" not in data:
-        missing = _missing(place.content, data)
+        missing = _missing(place.content, data, any_number="separator" in card.settings)
         if missing:
             data["bad_rows"] = "skip"
             comments["data.bad_rows"] = f"{missing}; fail ends the run instead"
@@ -486,11 +486,18 @@ def _tree(
     return tree, comments, notes
 
 
-def _missing(rows: Rows, data: Mapping[str, Any]) -> str:
-    """Return how many rows have no label and no text in the columns of `data`, in words; "" where all have both."""
+def _missing(rows: Rows, data: Mapping[str, Any], *, any_number: bool) -> str:
+    """Return how many rows have no label and no text in the columns of `data`, in words; "" where all have both.
+
+    Args:
+        any_number: whether a row has any number of labels, so that an empty cell says that it has none.
+    """
     counts = []
     if isinstance(label := data.get("label"), str) and label in rows.columns:
-        counts.append((len(rows.rows) - len(rows.values(label)), f"'{label}' to learn"))
+        with_labels = len(rows.values(label))
+        if any_number:
+            with_labels = sum(row.get(label) is not None for row in rows.rows)
+        counts.append((len(rows.rows) - with_labels, f"'{label}' to learn"))
     texts = [each for each in columns_of(data.get("text", ())) if each in rows.columns]
     if texts:
         written = zip(*(_is_written(rows, column) for column in texts), strict=True)

@@ -76,5 +76,7 @@ def _plain(value: Any) -> str:
     """Return a value on one line of YAML."""
     if isinstance(value, tuple):
         value = list(value)
-    text: str = yaml.dump(value, Dumper=Dumper, default_flow_style=True, sort_keys=False, width=10**6)
+    text: str = yaml.dump(
+        value, Dumper=Dumper, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True
+    )
     return text.strip().removesuffix("...").strip()

@@ -679,6 +679,20 @@ def test_commands_to_go_on_with_can_be_pasted_whatever_the_recipe_is_called() ->
     assert [command for command, _ in made.commands][-1] == "snugfit train 'my rows.yaml'"
 
 
+def test_a_row_without_labels_is_learned_where_it_may_have_any_number_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    labels = itertools.cycle(["gr\u00fcn|red", "", "red", "blue|gr\u00fcn", "blue|red"])
+    lines = [f"{text},{each}" for text, each in zip(TEXTS, labels, strict=False)]
+    Path("tags.csv").write_text("m\u00e4rkte,tags\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    found = begin("tags.csv", ["task=multi-label-classification"])
+    assert (found.task, found.notes) == ("multi-label-classification", ())
+    assert "text: [m\u00e4rkte]" in found.recipe.read_text(encoding="utf-8")
+    data = prepare(load_recipe(found.recipe)).data
+    assert (data["train"] + data["validation"], data["skipped"]) == (len(TEXTS), {})
+
+
 def test_a_column_of_classes_with_one_alone_is_said_and_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
