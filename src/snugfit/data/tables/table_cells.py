@@ -16,6 +16,7 @@ GAPS = {"", "na", "n/a", "nan", "null", "none", "?"}
 _NUMBERS = 0.9
 """A column of which so much are numbers is one of numbers, and the rest are faults."""
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
+_WRITTEN_NUMBER = re.compile(r"[+-]?(\d+([.,]\d+)?|\d{1,3}([.,' \u00a0\u202f]\d{3})+([.,]\d+)?)")
 _MOST_CATEGORIES = 1000
 _NOTHING_OF_PANDAS = ("NAType", "NaTType")
 """Types of what pandas holds in an empty cell, which cannot be compared."""
@@ -34,6 +35,26 @@ def are_numbers(parsed: Sequence[float | str | None]) -> bool:
     """Return whether nine of ten cells are numbers, gaps aside; the cells are parsed ones."""
     count = sum(isinstance(value, float) for value in parsed)
     return count >= _NUMBERS * max(1, len(parsed) - parsed.count(None))
+
+
+def written_number(cells: Sequence[Any]) -> str | None:
+    """Return a cell of a column of numbers that are read as texts, for a decimal comma or separated thousands; None of another column.
+
+    >>> written_number(["950.00", "1,234.50", ""]), written_number(["0,5", "1,25"]), written_number(["a", "0,5"]), written_number(["1.5"])
+    ('1,234.50', '0,5', None, None)
+    """
+    texts = [text for cell in cells if (text := category_of(cell))]
+    if not texts or not all(map(_WRITTEN_NUMBER.fullmatch, texts)):
+        return None
+    return next((text for text in texts if isinstance(parsed_cell(text), str)), None)
+
+
+def as_plain_numbers(column: str, number: str) -> tuple[str, str]:
+    """Return what is wrong with a column of numbers that are read as texts, and the remedy."""
+    return (
+        f"column '{column}' holds numbers that are read as texts, such as {number}",
+        "Write them with digits and a point alone, as 1234.5.",
+    )
 
 
 def holds_dates(cells: Sequence[Any]) -> bool:

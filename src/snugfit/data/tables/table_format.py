@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from snugfit.data.bad_rows import BadRow, shorten
 from snugfit.data.tables.table_cells import (
     are_numbers,
+    as_plain_numbers,
     category_of,
     holds_dates,
     is_gap,
@@ -23,11 +23,11 @@ from snugfit.data.tables.table_cells import (
     names_each_row,
     number_in,
     parsed_cell,
+    written_number,
 )
 from snugfit.errors import DataError
 from snugfit.units import counted
 
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _QUARTERS = 4
 _NAMED = 12
 """Columns of a table up to which an error names all that are left."""
@@ -206,12 +206,8 @@ def _fit_categories(name: str, cells: Sequence[Any], others: Sequence[str]) -> C
             f"{_to_leave_out(others)}, or write columns of what counts in it: the year, the day of the week, days since an event.",
         )
     counts = Counter(text for cell in cells if (text := category_of(cell)))
-    if counts and all(map(_DECIMAL_COMMA.fullmatch, counts)):
-        raise DataError(
-            "data.columns",
-            f"column '{name}' holds numbers with a decimal comma, such as {next(iter(counts))}",
-            "Write points, as 1.5.",
-        )
+    if (number := written_number(cells)) is not None:
+        raise DataError("data.columns", *as_plain_numbers(name, number))
     if not counts:
         raise _empty(name, others)
     if names_each_row(cells):

@@ -20,6 +20,7 @@ from snugfit.data.files.file_kinds import (
 )
 from snugfit.data.pictures.mask_folders import mask_folders, paired
 from snugfit.data.sources import read_table
+from snugfit.data.tables.table_cells import as_plain_numbers, written_number
 from snugfit.errors import DataError, nearest_file
 from snugfit.tasks import discover
 from snugfit.tasks.recognition import CLASS_COLUMNS, PLAIN_TEXT, Rows, Script
@@ -218,6 +219,11 @@ def no_task(rows: Rows, request: Request) -> DataError:
     if (error := one_class(rows, request)) is not None:
         return error
     label = request.data(rows).get("label")
+    for column in rows.columns if label is None else (label,):
+        if (number := written_number(rows.values(column))) is not None:
+            return DataError(
+                rows.path if label is None else request.name("data.label"), *as_plain_numbers(column, number)
+            )
     if label is not None:
         return DataError(
             request.name("data.label"),

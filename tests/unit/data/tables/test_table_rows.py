@@ -126,7 +126,11 @@ def test_a_row_that_cannot_be_used_is_named_or_left_out(
             [f"Mr {place}" for place in range(40)],
             "40 different values in 40 rows, of which nothing can be learned",
         ),
-        ([f"{place},5" for place in range(40)], "numbers with a decimal comma, such as 0,5. Write points"),
+        (
+            [f"{place},5" for place in range(40)],
+            "numbers that are read as texts, such as 0,5. Write them with",
+        ),
+        ([f"{place},{place:03}.5" for place in range(40)], "numbers that are read as texts, such as 0,000.5"),
         ([None] * 40, "is empty in the rows to train on"),
     ],
 )
@@ -138,7 +142,7 @@ def test_a_column_of_which_nothing_can_be_learned_is_refused(
         load_table(TableSettings(train=write(tmp_path / "rows.jsonl", rows), validation=None))
     assert message in str(error.value)
     others = ", ".join(name for name in ROWS[0] if name != "label")
-    assert f"Leave it out: data.columns=[{others}]" in str(error.value) or "Write points" in message
+    assert f"Leave it out: data.columns=[{others}]" in str(error.value) or "Write them" in str(error.value)
 
 
 def test_settings_that_name_no_column(file: str, tmp_path: Path) -> None:

@@ -679,6 +679,20 @@ def test_commands_to_go_on_with_can_be_pasted_whatever_the_recipe_is_called() ->
     assert [command for command, _ in made.commands][-1] == "snugfit train 'my rows.yaml'"
 
 
+@pytest.mark.parametrize("overrides", [[], ["data.label=price"]])
+def test_numbers_that_are_written_with_separators_are_said_to_be_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prices.csv").write_text(
+        "a,price\n" + "".join(f'{each},"{each + 1},234.50"\n' for each in range(30))
+    )
+    with pytest.raises(
+        DataError, match="column 'price' holds numbers that are read as texts, such as 1,234.50"
+    ):
+        begin("prices.csv", overrides)
+
+
 def test_a_row_without_labels_is_learned_where_it_may_have_any_number_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
