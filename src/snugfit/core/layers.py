@@ -6,9 +6,13 @@ adapter's own layers beside it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 
 def base_of(layer: nn.Module) -> nn.Module:
@@ -86,13 +90,82 @@ def unsuitable(model: nn.Module) -> dict[str, str]:
         for parameter in module.parameters(recurse=False):
             if len(owners[id(parameter)]) > 1:
                 reasons[name] = f"shares a weight ('{names[id(parameter)]}'), and merging would change both"
+        if _computes_weight(module):
+            reasons[name] = (
+                "computes its weight anew in each forward, which what is merged into it would not outlast"
+            )
+        elif _has_own_forward(module):
+            reasons[name] = "has a forward of its own, which an adapter beside it does not go through"
     return reasons
 
 
+def _computes_weight(module: nn.Module) -> bool:
+    """Return whether a layer has its weight of a parametrization, or of a hook such as weight_norm's, spectral_norm's or prune's.
+
+    >>> _computes_weight(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))), _computes_weight(nn.Linear(2, 2))
+    (True, False)
+    """
+    of_hooks = any(isinstance(vars(module).get(name), torch.Tensor) for name in ("weight", "bias"))
+    return of_hooks or parametrize.is_parametrized(module)
+
+
+def _has_own_forward(module: nn.Module) -> bool:
+    """Return whether a layer of the user's own derives from one of torch's and computes something else."""
+    kind = type(module)
+    if not isinstance(module, (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+        return False
+    return kind.__module__.partition(".")[0] not in _LIBRARIES and not _is_of_torch(kind.forward)
+
+
+_LIBRARIES = {"torch", "torchao", "bitsandbytes", "peft", "transformers", "snugfit"}
+"""Packages whose linear layers are linear, in whatever way they keep their weights."""
+
+
+def _is_of_torch(function: Callable[..., Any]) -> bool:
+    return getattr(function, "__module__", "").startswith("torch.")
+
+
 def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
-    """Put `module` where the one of this name was."""
+    """Put `module` where the one of this name was, with the hooks of that."""
     parent, _, last = name.rpartition(".")
+    move_hooks(model.get_submodule(name), module)
     setattr(model.get_submodule(parent), last, module)
+
+
+def move_hooks(source: nn.Module, target: nn.Module) -> None:
+    """Let the hooks of one module be those of another, which takes its place; their handles still remove them.
+
+    >>> source, target = nn.Linear(1, 1), nn.Linear(1, 1)
+    >>> handle = source.register_forward_hook(lambda module, inputs, output: output * 0)
+    >>> move_hooks(source, target)
+    >>> target(torch.ones(1)).item(), len(source._forward_hooks)
+    (0.0, 0)
+    >>> handle.remove()
+    >>> len(target._forward_hooks)
+    0
+    """
+    if source is target:
+        return
+    for name in _HOOKS:
+        hooks = vars(source)[name]
+        if hooks:
+            hooks.update(vars(target)[name])
+            vars(source)[name], vars(target)[name] = OrderedDict(), hooks
+    if vars(source)[_FULL_BACKWARD] is not None:
+        vars(target)[_FULL_BACKWARD], vars(source)[_FULL_BACKWARD] = vars(source)[_FULL_BACKWARD], None
+
+
+_FULL_BACKWARD = "_is_full_backward_hook"
+"""Where a module notes of which of torch's two kinds its backward hooks are; None where it has none."""
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
 
 
 _LISTS = (nn.ModuleList, nn.Sequential)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.layers import is_conv1d, output_layer, replace_module, stock_heads, unsuitable
+from snugfit.core.layers import is_conv1d, move_hooks, output_layer, replace_module, stock_heads, unsuitable
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 from snugfit.kit.mapped_tensors import set_aside_
@@ -67,9 +67,17 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
             if name not in head and not name.startswith(within)
         ]
         if not names:
+            why = next(
+                (
+                    f": '{name}' {reasons[name]}"
+                    for name in reasons
+                    if name and _is_plain_layer(model.get_submodule(name))
+                ),
+                "",
+            )
             raise SettingError(
                 setting,
-                "the model has no linear layer or convolution to adapt",
+                f"the model has no linear layer or convolution to adapt{why}",
                 "Remove it, or train the model in full.",
             )
         _warn_of_experts(model, technique)
@@ -285,6 +293,10 @@ def put_in(model: nn.Module, config: Any) -> None:
                 "model", f"peft cannot adapt it: {error}", "Change the adapter's settings, or the model."
             ) from error
     cast_adapter_dtype(model, ADAPTER)  # small updates would be lost in half precision
+    for layer in adapted(
+        model
+    ).values():  # hooks see what the layer gives with its adapter, as they do once it is merged
+        move_hooks(layer.get_base_layer(), layer)
     for module in model.modules():
         # in eval mode these read the weights of their layers instead of calling them, and would pass over the adapters
         if isinstance(module, nn.TransformerEncoderLayer):
