@@ -36,6 +36,7 @@ from snugfit.step.fixed_modules import FixedModules
 from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
 from snugfit.step.model_checks.attention_masks import AttentionMasks
 from snugfit.step.model_checks.changed_inputs import Inputs
+from snugfit.step.model_checks.gradient_hooks import GradientHooks
 from snugfit.step.model_checks.input_errors import check_inputs
 from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.model_checks.padding import Padding
@@ -154,6 +155,10 @@ class Step:
         model = prepare(model, techniques, seed)
         new = {name for name, parameter in model.named_parameters() if parameter not in given}
         del given  # a strategy that shards them gives each up for its part of it
+        hooks = GradientHooks.of(model)
+        self._hooks = None if hooks == GradientHooks() else hooks
+        if self.strategy.shards:
+            hooks.check_sharded()
         keeps_start = self.strategy.shards and any(each.keeps_start for each in techniques)
         start = cloned(model) if keeps_start else None
         self._on_ranks = self.strategy.world_size > 1
@@ -470,6 +475,8 @@ class Step:
         try:
             if self._is_split(window):
                 window = self.splittable(window)
+                if self._hooks is not None and self._is_in_micro_batches(window):
+                    self._hooks.check_split()
             with phase("techniques"):
                 if self._changes_windows:
                     window = self.transformed(window)
@@ -488,7 +495,10 @@ class Step:
 
     def _is_split(self, window: Batch) -> bool:
         """Return whether rows of the window may be selected: for micro-batches, by techniques or beside other ranks."""
-        return self._selects_rows or (self.micro_batch is not None and self.micro_batch < window.rows)
+        return self._selects_rows or self._is_in_micro_batches(window)
+
+    def _is_in_micro_batches(self, window: Batch) -> bool:
+        return self.micro_batch is not None and self.micro_batch < window.rows
 
     def transformed(self, window: Batch) -> Batch:
         """Return the shared window after the techniques that change it, which may put several examples into one row; all ranks call it."""
