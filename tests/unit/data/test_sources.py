@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snugfit.data.class_names import label_warnings
+from snugfit.data.labels.class_names import label_warnings
 from snugfit.data.sources import check_fingerprints, find_file, read_table
 from snugfit.errors import DataError
 
