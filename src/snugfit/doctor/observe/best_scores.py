@@ -77,6 +77,44 @@ def unnoted_best(file: str, line: int) -> str:
     return ""
 
 
+@lru_cache(maxsize=512)
+def reset_best(file: str, line: int) -> tuple[str, int]:
+    """Return the name of the best score with which a condition around this line compares another one, and the line before that which begins it anew in each pass.
+
+    "" and 0 where no statement of the innermost loop's own does; one under a condition has its reason.
+    """
+    tree = syntax_of(file)
+    loops = [each for each in ast.walk(tree) if isinstance(each, Loop) and spans(each, line)]
+    body = max(loops, key=lambda each: each.lineno).body if loops else []
+    condition = next((each for each in body if spans(each, line)), None)
+    if not isinstance(condition, ast.If):
+        return "", 0
+    for best in _compared(condition.test):
+        for each in body[: body.index(condition)]:
+            target = each.targets[0] if isinstance(each, ast.Assign) else None
+            same = isinstance(target, ast.Name | ast.Attribute) and ast.unparse(target) == ast.unparse(best)
+            if isinstance(each, ast.Assign) and same and _is_number(each.value):
+                return _name(best), each.lineno
+    return "", 0
+
+
+def _is_number(value: ast.expr) -> bool:
+    """Return whether an expression is a number as it stands, infinity among them.
+
+    >>> [_is_number(ast.parse(text, mode="eval").body) for text in ("-1", "float('inf')", "-math.inf", "score(model)", "best")]
+    [True, True, True, False, False]
+    """
+    if isinstance(value, ast.UnaryOp):
+        return _is_number(value.operand)
+    if isinstance(value, ast.Call):
+        return ast.unparse(value.func) == "float" and all(
+            isinstance(each, ast.Constant) for each in value.args
+        )
+    if isinstance(value, ast.Attribute):
+        return value.attr == "inf"
+    return isinstance(value, ast.Constant) and isinstance(value.value, int | float)
+
+
 def _is_by_size(node: ast.AST) -> TypeGuard[ast.Compare]:
     return isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
 

@@ -224,6 +224,7 @@ class Log:
         zero_rate: whether the script's source sets a learning rate to 0 as it stands, as a way to freeze.
         library_runs: lines of the script that start a library's whole training, or set it up: what is seen meanwhile is said to be there.
         cause_lines: lines at which the script's source decides what a pitfall is about, by the pitfall; for those that are seen there.
+        decided: lines that decide what is seen elsewhere, by the pitfall and the line at which it is seen.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -254,6 +255,7 @@ class Log:
     zero_rate: bool = False
     library_runs: list[str] = field(default_factory=list)
     cause_lines: dict[str, str] = field(default_factory=dict)
+    decided: dict[str, str] = field(default_factory=dict)
     exchanges: int = 0
     gradients_exchanged: int = 0
     exchanged_at: str = ""

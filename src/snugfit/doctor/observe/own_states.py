@@ -47,14 +47,16 @@ class OwnStates:
         """
         first = _first(state)
         taken = None if first is None else self._known(first)
-        if first is None or taken is None:
-            return ""
+        if first is None or (taken is None and not isinstance(first, nn.Parameter)):
+            return ""  # of parameters themselves nobody needs to have asked for a state
         held = [(state.get(name), each) for name, each in module.named_parameters()]
         same = [isinstance(mine, Tensor) and mine.data_ptr() == each.data_ptr() for mine, each in held]
         if not same or not all(same) or any(not each.numel() for _, each in held):
             return ""
-        if updates > taken.updates:
+        if updates > (0 if taken is None else taken.updates):
             return "trained"
+        if taken is None:
+            return ""
         return "unchanged" if first._version == taken.version else ""
 
     def trained_since(self, states: Iterable[Any], updates: int) -> str:

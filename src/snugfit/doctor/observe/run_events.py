@@ -70,9 +70,14 @@ class WindowsShared(Event):
 
 @dataclass(frozen=True)
 class BestNotNoted(Event):
-    """A checkpoint was written where a score was compared with the best one, `name`, which nothing sets anew."""
+    """A checkpoint was written where a score was compared with the best one, `name`, which nothing sets anew.
+
+    Args:
+        reset: it is set, and this line sets it back to where it began, in each pass of the loop that compares.
+    """
 
     name: str
+    reset: bool = False
 
 
 @dataclass(frozen=True)

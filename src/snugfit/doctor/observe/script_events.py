@@ -536,9 +536,10 @@ class Resume(Event):
 
 @dataclass(frozen=True)
 class StateRestore(Event):
-    """A saved state was put into an optimizer, or into a schedule."""
+    """A saved state was put into an optimizer, or into a schedule; `optimizer` is the number of that optimizer."""
 
     schedule: bool
+    optimizer: int = 0
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from snugfit.doctor.observe.attribute_patches import Patches
+from snugfit.doctor.observe.cause_trails import decided_lines
 from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.watchers.watch_argmax import watch_argmax
 from snugfit.doctor.observe.watchers.watch_attention import watch_attention
@@ -78,5 +79,6 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         updates.finish()
         modules.finish()
         look_at_rows(recorder, modules.tables, modules.rows)
+        recorder.log.decided = decided_lines(recorder.log, recorder.sources)
 
     return finish

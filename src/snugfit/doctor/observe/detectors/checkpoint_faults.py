@@ -7,7 +7,7 @@ import re
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
-from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.log import Log, OptimizerSeen
 from snugfit.doctor.observe.run_events import BestAliased, StaleSave
 from snugfit.doctor.observe.script_events import (
     Average,
@@ -391,7 +391,13 @@ def _left_out(log: Log, read: Resume, after: list[Event]) -> Finding | None:
     own = {each.id for each in log.optimizers if set(restored[-1].parameters) & set(each.parameters)}
     if sum(isinstance(event, Step) and event.optimizer in own for event in later) < LEAST_STEPS:
         return None
-    if read.optimizer and not any(not each.schedule for each in states):
+    stepped = {event.optimizer for event in later if isinstance(event, Step)} & own
+    put = {each.optimizer for each in states if not each.schedule}
+    made = [each for each in log.optimizers if each.id in stepped]
+    replaced = len(put) == 1 and put.isdisjoint(stepped) and put <= {each.id for each in log.optimizers}
+    if read.optimizer and replaced:
+        return _replaced(read, states, made[0])
+    if read.optimizer and not put:
         what, state, at = "optimizer", "its moments are", restored[-1].at
     elif (
         read.schedule
@@ -408,6 +414,19 @@ def _left_out(log: Log, read: Resume, after: list[Event]) -> Finding | None:
         at,
         (f"the checkpoint that is read at {read.at} holds the {what}'s state",),
         f'{what}.load_state_dict(checkpoint["{what}"])',
+    )
+
+
+def _replaced(read: Resume, states: list[StateRestore], made: OptimizerSeen) -> Finding:
+    """Return that the optimizer which got the state of a checkpoint never steps: another one was made after it, or in its place."""
+    put = next(each for each in states if not each.schedule)
+    return Finding(
+        "partial_resume",
+        Certainty.LIKELY,
+        "Training goes on from a checkpoint, and the optimizer that its state is put into never steps: the one that does begins anew.",
+        made.at,
+        (f"the state that is read at {read.at} is put into another optimizer at {put.at}",),
+        'optimizer = build(model)\noptimizer.load_state_dict(checkpoint["optimizer"])   # the one that steps',
     )
 
 

@@ -225,11 +225,16 @@ def best_overwritten(log: Log) -> list[Finding]:
         by_place.setdefault(event.at, []).append(event)
     for at, events in by_place.items():
         if len({event.update for event in events}) > 1:
+            how = (
+                "set back in each pass, before it is compared with"
+                if events[0].reset
+                else "compared with and never set"
+            )
             return [
                 Finding(
                     "best_overwritten",
                     Certainty.LIKELY,
-                    f"`{events[0].name}` is compared with and never set: the checkpoint of the best is written {len(events)} times, whatever came before.",
+                    f"`{events[0].name}` is {how}: the checkpoint of the best is written {len(events)} times, whatever came before.",
                     at,
                     (f"first after update {events[0].update}",),
                     f"if loss < {events[0].name}:\n    {events[0].name} = loss\n    torch.save(model.state_dict(), path)",

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from snugfit.doctor.observe.best_scores import aliases_of_best, unnoted_best
+from snugfit.doctor.observe.best_scores import aliases_of_best, reset_best, unnoted_best
 from snugfit.doctor.observe.run_events import BestAliased, BestNotNoted
 from snugfit.doctor.observe.watchers.watch_log import Recorder, line_in, own_frames
 
@@ -14,8 +14,12 @@ MOST_FRAMES = 4
 
 
 def look_for_best(recorder: Recorder) -> None:
-    """Note a best score that a condition around a save compares with, and that nothing sets."""
+    """Note a best score that a condition around a save compares with, and that nothing sets, or that each pass begins anew."""
     for frame in own_frames(MOST_FRAMES):
+        name, line = reset_best(frame.f_code.co_filename, frame.f_lineno)
+        if name:
+            recorder.add(BestNotNoted(line_in(frame, line), recorder.log.updates, name, reset=True))
+            return
         name = unnoted_best(frame.f_code.co_filename, frame.f_lineno)
         if name:
             recorder.add(BestNotNoted(line_in(frame, frame.f_lineno), recorder.log.updates, name))

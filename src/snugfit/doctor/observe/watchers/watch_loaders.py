@@ -131,7 +131,7 @@ class _Notes:
         self._batches = 0
         self._handed: dict[int, tuple[weakref.ref[Any], float]] = {}
         self._samplers: dict[int, LoaderSeen] = {}
-        self._first: dict[int, tuple[list[int], list[bytes]]] = {}
+        self._first: dict[tuple[str, int], tuple[LoaderSeen, list[int], list[bytes]]] = {}
         self._orientations: dict[int, Orientations] = {}
         self._made_in: dict[int, str] = {}
         self._sizes: dict[int, int] = {}
@@ -238,13 +238,20 @@ class _Notes:
         labels = [each for each in tensors if each.dim() and each is not (inputs[0] if inputs else None)]
         if not inputs or not labels:
             return
-        first = row_digests(inputs[0]), [_bytes(each) for each in labels]
-        before, self._first[seen.id] = self._first.get(seen.id), first
+        place = seen.at, seen.dataset_id
+        rows, values = row_digests(inputs[0]), [_bytes(each) for each in labels]
+        before, self._first[place] = self._first.get(place), (seen, rows, values)
         if before is None:
             return
+        earlier, rows_before, values_before = before
+        if (
+            earlier is not seen
+        ):  # a loader of the same rows that is made for each pass goes on where the last one was
+            seen.redrawn, seen.repeated = earlier.redrawn, earlier.repeated
+            seen.other_masks = earlier.other_masks
         # some of a few crops and flips come again by chance
-        anew = 2 * len(set(first[0]) & set(before[0])) < len(first[0])
-        if before[1] != first[1]:
+        anew = 2 * len(set(rows) & set(rows_before)) < len(rows)
+        if values_before != values:
             seen.other_masks += anew and any(_is_mask(each, inputs[0]) for each in labels)
             return
         if anew:

@@ -214,7 +214,7 @@ class Recorder:
         ends: the token that ends a text, its number and its name, in vocabularies of the script's own, by their size.
         infinite_at: the line that last made something infinite, or no number, of numbers that were finite, outside of what is differentiated.
         tables: the lines that last made tables of all pairs of as many numbers, by their shape.
-        source_read: whether the script's source was read for what no function of torch sees.
+        source_read: whether the script's source was read for what no function of torch sees; `sources` are the files of it.
         waited_for: whether a schedule waits for a score that rises; `scored_losses` are the mean losses of evaluations since it was stepped,
             and their rows.
         raw_scores: the shapes, without the rows, of what binary losses got as logits.
@@ -274,6 +274,7 @@ class Recorder:
         self.expected_token = self.infinite_at = self.settings_at = ""
         self.tables: dict[torch.Size, str] = {}
         self.waited_for = self.source_read = False
+        self.sources: list[str] = []
         self.scored_losses: list[tuple[float, int]] = []
         self.raw_scores: set[torch.Size] = set()
         self.end_tokens: set[int] = set()

@@ -23,6 +23,7 @@ def look_at_source(recorder: Recorder) -> None:
     if recorder.source_read:
         return
     recorder.source_read = True
+    recorder.sources = list(own_files())  # when the script has ended it is no module any more
     update = recorder.log.updates
     recorder.log.cause_lines, recorder.log.zero_rate = cause_lines(), sets_rate_of_zero()
     apart = line_that_draws_apart()

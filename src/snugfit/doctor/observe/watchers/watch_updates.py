@@ -263,7 +263,10 @@ class UpdateWatch:
         def load_state_dict(optimizer: Any, state_dict: Any) -> Any:
             if self.recorder.active:
                 with self.recorder.guard():
-                    self.recorder.add(StateRestore(where(), self.recorder.log.updates, schedule=False))
+                    number = self.recorder.number(optimizer)
+                    self.recorder.add(
+                        StateRestore(where(), self.recorder.log.updates, schedule=False, optimizer=number)
+                    )
             return original(optimizer, state_dict)
 
         return load_state_dict

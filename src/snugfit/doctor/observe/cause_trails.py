@@ -1,0 +1,87 @@
+"""Lines that decide what a finding is about, followed back through a script's source from the line at which it was seen."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.script_events import Forward, LabelColumn
+from snugfit.doctor.observe.trails import Trails, last_name
+from snugfit.doctor.observe.watchers.watch_log import shown
+
+LEAST_SHARED = 0.02
+_TARGETS = re.compile(r"^[yt](_\w+)?$|label|target|truth|future|next", re.IGNORECASE)
+_DOUBLES = re.compile(
+    r"concat|resample|\.sample\(|replace=True|repeat|vstack|append|augment|oversampl|SMOTE", re.IGNORECASE
+)
+_SPLITS = ("train_test_split", "random_split", "split", "sample_split")
+
+
+def decided_lines(log: Log, sources: list[str]) -> dict[str, str]:
+    """Return the lines that decide what is seen elsewhere, each by the pitfall and the line of what was seen."""
+    shared = [each for each in log.overlaps if each.shared > LEAST_SHARED * each.rows and not each.cut_at]
+    columns = list(log.of(LabelColumn))[:1]
+    if not shared and not columns:
+        return {}
+    trails = Trails(sources)
+    files = {str(shown(file)): file for file in sources}
+    loaders = {each.id: each for each in log.loaders}
+    taught = next((_place(each.at, files) for each in log.of(Forward) if each.grad), None)
+    lines: dict[str, str] = {}
+    for overlap in shared:
+        loader = loaders.get(overlap.loader)
+        scored = _place(overlap.at if loader is None else loader.at, files)
+        line = line_of_shared_rows(trails, scored, taught) if scored and taught else None
+        if line is not None:
+            lines[f"leakage {overlap.at}"] = f"{shown(line[0])}:{line[1]}"
+    for column in columns:
+        at = _place(column.at, files)
+        line = line_of_targets(trails, at) if at else None
+        if line is not None:
+            lines[f"leakage {column.at}"] = f"{shown(line[0])}:{line[1]}"
+    return lines
+
+
+def _place(at: str, files: dict[str, str]) -> tuple[str, int] | None:
+    file, _, line = at.rpartition(":")
+    return (files[file], int(line)) if file in files and line.isdigit() else None
+
+
+def line_of_targets(trails: Trails, at: tuple[str, int]) -> tuple[str, int] | None:
+    """Return the statement that takes the targets, which a line compares with predictions, out of a table or a series; None where the source does not show it."""
+    steps = trails.back(*at, rows=True)
+    for step in steps:
+        first = step
+        while first.before >= 0:
+            first = steps[first.before]
+        taken = isinstance(step.statement, ast.Assign) and any(
+            isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Load)
+            for each in ast.walk(step.statement)
+        )
+        if taken and _TARGETS.search(first.name) and _TARGETS.search(step.name):
+            return step.file, step.line
+    return None
+
+
+def line_of_shared_rows(
+    trails: Trails, scored: tuple[str, int], trained: tuple[str, int]
+) -> tuple[str, int] | None:
+    """Return the statement at which rows that are scored leave the way of those that are trained on: which takes them where it should not; None where the source does not show it.
+
+    Where both come from one split, it is what that is made of, if that holds rows twice.
+    """
+    own, others = trails.back(*scored), trails.back(*trained)
+    known = {each.key for each in others}
+    lines = {(each.file, each.line) for each in others}
+    shared = next((each for each in own if each.key in known), None)
+    if shared is None or shared.before < 0:
+        return None
+    last = own[shared.before]
+    if (last.file, last.line) in lines and _is_split(last.statement):
+        return (shared.file, shared.line) if _DOUBLES.search(ast.unparse(shared.statement)) else None
+    return last.file, last.line
+
+
+def _is_split(statement: ast.stmt) -> bool:
+    return any(isinstance(each, ast.Call) and last_name(each.func) in _SPLITS for each in ast.walk(statement))
