@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 
+from snugfit.doctor.observe.library_lines import line_of_unscaled_loss, line_that_cuts, line_that_pads_labels
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import Forward, LabelColumn
-from snugfit.doctor.observe.trails import Trails, last_name
+from snugfit.doctor.observe.script_syntax import last_name, syntax_of
+from snugfit.doctor.observe.text_events import Labels, MaskedTokens
+from snugfit.doctor.observe.trails import Trails
 from snugfit.doctor.observe.watchers.watch_log import shown
 
 LEAST_SHARED = 0.02
@@ -19,7 +23,30 @@ _SPLITS = ("train_test_split", "random_split", "split", "sample_split")
 
 
 def decided_lines(log: Log, sources: list[str]) -> dict[str, str]:
-    """Return the lines that decide what is seen elsewhere, each by the pitfall and the line of what was seen."""
+    """Return the lines that decide what is seen elsewhere, each by the pitfall and the line of what was seen, or by the pitfall alone."""
+    return {**_of_libraries(log, sources), **_of_rows(log, sources)}
+
+
+def _of_libraries(log: Log, sources: list[str]) -> dict[str, str]:
+    """Return lines that decide what a library's model or trainer is given, by the pitfall."""
+    labels, tokens = list(log.of(Labels)), list(log.of(MaskedTokens))
+    bare = sum(each.bare for each in labels)
+    sought: dict[str, Callable[[ast.Module], int]] = {"accumulation": line_of_unscaled_loss}
+    if bare and bare == sum(each.cut for each in labels):
+        sought["ignored_labels"] = line_that_cuts
+    if any(each.by_mask and each.scored_padding for each in tokens):
+        sought["scored_padding"] = line_that_pads_labels
+    lines: dict[str, str] = {}
+    for file in sources:
+        for pitfall, line_for in sought.items():
+            line = line_for(syntax_of(file))
+            if line:
+                lines.setdefault(pitfall, f"{shown(file)}:{line}")
+    return lines
+
+
+def _of_rows(log: Log, sources: list[str]) -> dict[str, str]:
+    """Return the statements that take rows which are scored, or targets, by the pitfall and the line at which that is seen."""
     shared = [each for each in log.overlaps if each.shared > LEAST_SHARED * each.rows and not each.cut_at]
     columns = list(log.of(LabelColumn))[:1]
     if not shared and not columns:

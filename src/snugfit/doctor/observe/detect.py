@@ -136,8 +136,8 @@ OBSERVED = (
 
 def _nearer(finding: Finding, log: Log) -> Finding:
     """Return a finding at the line that decides what it is about, where it was seen while a library's trainer ran, at the line that starts that."""
-    decided = log.decided.get(f"{finding.pitfall} {finding.where}")
-    if decided is not None:
+    decided = log.decided.get(f"{finding.pitfall} {finding.where}") or log.decided.get(finding.pitfall)
+    if decided is not None and decided != finding.where:
         return replace(finding, where=decided, evidence=(*finding.evidence, f"seen at {finding.where}"))
     at = log.cause_lines.get(finding.pitfall, "")
     if not at or finding.where not in log.library_runs:

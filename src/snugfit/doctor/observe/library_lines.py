@@ -8,13 +8,17 @@ import re
 from collections.abc import Iterable
 
 from snugfit.doctor.observe.own_source import own_files
-from snugfit.doctor.observe.script_syntax import last_assignment, syntax_of
+from snugfit.doctor.observe.script_syntax import last_assignment, last_name, reads, syntax_of
 from snugfit.doctor.observe.watchers.watch_log import shown
 
 _RUNS = re.compile(r"\.(fit|train|evaluate|validate|test|predict|run)\(")
 _ADDED = re.compile(r"loss", re.IGNORECASE)
 _READ = ("item", "detach", "tolist", "cpu", "numpy")
 _LABELS, _MASK = "labels", "attention_mask"
+_MEANS = re.compile(r"(cross_entropy|nll_loss|mse_loss|l1_loss|with_logits|Loss\(.*\))$")
+_ITEMS = "num_items_in_batch"
+_LABELED, _TOKENS = re.compile(r"label|target|tgt"), re.compile(r"ids|token|text|seq")
+_PAD = re.compile(r"(?i)^pad(_?(id|token|idx|index|token_id))?$")
 _KEYWORDS = {
     "learning_rate": ("learning_rate",),
     "schedule_length": ("warmup_steps", "warmup_ratio", "max_steps", "num_train_epochs"),
@@ -71,7 +75,8 @@ def _line_for(tree: ast.Module, pitfall: str) -> int:
     if pitfall in _KEYWORDS:
         return line_of_keyword(tree, _KEYWORDS[pitfall])
     if pitfall in _ENTRIES:
-        return line_of_entry(tree, _ENTRIES[pitfall])
+        line = line_of_entry(tree, _ENTRIES[pitfall])
+        return line or (line_of_shared_end(tree) if pitfall == "end_never_scored" else 0)
     return line_that_keeps(tree)
 
 
@@ -112,6 +117,81 @@ def line_of_entry(tree: ast.Module, name: str) -> int:
         if value is not None:
             made = _made_at(tree, value.id, value.lineno) if isinstance(value, ast.Name) else 0
             return made or value.lineno
+    return 0
+
+
+def line_of_unscaled_loss(tree: ast.Module) -> int:
+    r"""Return the line of a trainer's own `compute_loss` that does not read how many items the whole update has; 0 without, and where a line of it is a mean by itself.
+
+    >>> text = "def compute_loss(self, model, inputs, num_items_in_batch=None):\n    return loss(model, inputs){}"
+    >>> [line_of_unscaled_loss(ast.parse(text.format(more))) for more in ("", " / num_items_in_batch")]
+    [1, 0]
+    """
+    for each in ast.walk(tree):
+        if isinstance(each, ast.FunctionDef) and each.name == "compute_loss" and not reads(each, _ITEMS):
+            means = [
+                call
+                for call in ast.walk(each)
+                if isinstance(call, ast.Call) and _MEANS.search(ast.unparse(call.func))
+            ]
+            whole = any(all(keyword.arg != "reduction" for keyword in call.keywords) for call in means)
+            return 0 if whole else each.lineno
+    return 0
+
+
+def line_that_pads_labels(tree: ast.Module) -> int:
+    r"""Return the line that lengthens labels by a token of padding; 0 without.
+
+    >>> line_that_pads_labels(ast.parse("labels.append(row['labels'] + [PAD] * gap)")), line_that_pads_labels(ast.parse("ids.append(row + [PAD] * gap)"))
+    (1, 0)
+    """
+    for each in (part for part in ast.walk(tree) if isinstance(part, ast.Expr | ast.Assign)):
+        value = each.value
+        if isinstance(each, ast.Assign):
+            owner: ast.expr | None = each.targets[0]
+        else:
+            filled = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+            owner = value.func.value if filled else None  # type: ignore[attr-defined]
+        joined = any(
+            isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult) for part in ast.walk(value)
+        )
+        names = {last_name(part) for part in ast.walk(value) if isinstance(part, ast.Name | ast.Attribute)}
+        if (
+            owner is not None
+            and joined
+            and _LABELED.search(ast.unparse(owner))
+            and any(map(_PAD.match, names))
+        ):
+            return each.lineno
+    return 0
+
+
+def line_that_cuts(tree: ast.Module) -> int:
+    r"""Return the only line that cuts tokens to a length; 0 without one, or with several.
+
+    >>> line_that_cuts(ast.parse("input_ids = (prompt + answer)[:MAX]")), line_that_cuts(ast.parse("head = rows[:5]"))
+    (1, 0)
+    """
+    lines = []
+    for each in (part for part in ast.walk(tree) if isinstance(part, ast.Assign)):
+        if isinstance(each.value, ast.Subscript) and isinstance(each.value.slice, ast.Slice):
+            cut = each.value.slice
+            if cut.lower is None and cut.upper is not None and _TOKENS.search(ast.unparse(each.targets[0])):
+                lines.append(each.lineno)
+    return lines[0] if len(lines) == 1 else 0
+
+
+def line_of_shared_end(tree: ast.Module) -> int:
+    r"""Return the line that takes the token which ends a text for that of padding; 0 without.
+
+    >>> line_of_shared_end(ast.parse("tokenizer.pad_token = tokenizer.eos_token"))
+    1
+    """
+    for each in (part for part in ast.walk(tree) if isinstance(part, ast.Assign)):
+        if last_name(each.targets[0]).startswith("pad_token") and last_name(each.value).startswith(
+            "eos_token"
+        ):
+            return each.lineno
     return 0
 
 

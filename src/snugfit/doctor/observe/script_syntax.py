@@ -38,6 +38,13 @@ def spans(node: ast.AST, line: int) -> bool:
     return first is not None and last is not None and first <= line <= last
 
 
+def last_name(node: ast.AST) -> str:
+    """Return the last part of a dotted name, "" of anything else."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def names_in(node: ast.AST) -> set[str]:
     """Return the names that a node has anywhere in it."""
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

@@ -41,12 +41,14 @@ class Labels(Event):
 
     Args:
         shifted: the share of the labels that equals the next input; `same` that which equals the input.
+        cut: those of the bare rows that have no padding, beside others that have.
     """
 
     shifted: float
     same: float
     rows: int = 0
     bare: int = 0
+    cut: int = 0
 
 
 @dataclass(frozen=True)

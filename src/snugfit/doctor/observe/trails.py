@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from snugfit.doctor.observe.script_syntax import spans, syntax_of
+from snugfit.doctor.observe.script_syntax import last_name, spans, syntax_of
 
 MOST_STEPS, MOST_CALLS = 400, 4
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -312,13 +312,6 @@ def rows_in(node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
     else:
         for each in ast.iter_child_nodes(node):
             yield from rows_in(each)
-
-
-def last_name(function: ast.expr) -> str:
-    """Return the last part of a dotted name, "" of anything else."""
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
 
 
 def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:

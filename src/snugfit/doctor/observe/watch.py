@@ -14,6 +14,7 @@ from snugfit.doctor.observe.watchers.watch_cuts import watch_cuts
 from snugfit.doctor.observe.watchers.watch_distributions import watch_distributions
 from snugfit.doctor.observe.watchers.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watchers.watch_files import watch_files
+from snugfit.doctor.observe.watchers.watch_hand_losses import watch_hand_losses
 from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders, watch_scales
 from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_losses import watch_losses, watch_other_losses
@@ -64,6 +65,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_numbers(recorder, modules, terms, patches)
     watch_products(recorder, patches)
     watch_sums(recorder, patches)
+    watch_hand_losses(recorder, patches)
     watch_cuts(recorder, patches)
     watch_loaders(recorder, modules, patches)
     watch_scales(recorder, patches)

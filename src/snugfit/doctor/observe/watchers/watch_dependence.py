@@ -138,11 +138,13 @@ def _look_at_padding(recorder: Recorder, modules: ModuleWatch, scores: Tensor) -
     weighed = flat @ torch.linspace(1, 2, flat.shape[1], device=flat.device)
     gradient = sensitivity(weighed.sum(), anchor.output)
     if gradient is not None:
-        _note_padding(recorder, scores, gradient, padding)
+        _note_padding(recorder, scores, gradient, padding, modules.recurs_at)
 
 
-def _note_padding(recorder: Recorder, scores: Tensor, gradient: Tensor, padding: Tensor) -> None:
-    """Note how much of a gradient lies where there is padding, and by which mean or attention it came there."""
+def _note_padding(
+    recorder: Recorder, scores: Tensor, gradient: Tensor, padding: Tensor, recurs_at: str = ""
+) -> None:
+    """Note how much of a gradient lies where there is padding, and by which mean, attention or recurrent layer it came there."""
     sizes = gradient.detach().float().norm(dim=2)
     text = float(sizes[~padding].mean())
     if text:
@@ -152,7 +154,7 @@ def _note_padding(recorder: Recorder, scores: Tensor, gradient: Tensor, padding:
         attends = all_read and attends_over(scores.grad_fn, padding.shape[1])
         pooled = pooled_at(scores.grad_fn, *padding.shape) if all_read else ""
         update, count = recorder.log.updates, int(padding.sum())
-        recorder.add(PaddingRead(pooled or where(), update, share, count, attends, bool(pooled)))
+        recorder.add(PaddingRead(pooled or recurs_at or where(), update, share, count, attends, bool(pooled)))
 
 
 def _look_at_padded_places(recorder: Recorder, modules: ModuleWatch, scores: Tensor, target: Tensor) -> None:

@@ -138,7 +138,7 @@ def watch_losses(
                 with recorder.guard():
                     recorder.add(seen := _seen(recorder, name, input, target, options))
                     look_at_ends(recorder, seen, target)
-                    _look_at_padding(recorder, target, options)
+                    look_at_padded_labels(recorder, target, options)
                     _look_at_multi_hot(recorder, name, input, target)
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
@@ -401,7 +401,7 @@ def _look_at_multi_hot(recorder: Recorder, name: str, scores: Tensor, target: Te
         recorder.add(Fault(where(), recorder.log.updates, "wrong_scores", what, fix, 3, certain=True))
 
 
-def _look_at_padding(recorder: Recorder, target: Tensor, options: dict[str, Any]) -> None:
+def look_at_padded_labels(recorder: Recorder, target: Tensor, options: dict[str, Any]) -> None:
     """Note labels that count where the tokens that were read last are padding, unless the script weighs each of them itself."""
     tokens, whole = recorder.tokens, options.get("reduction", "mean") != "none"
     if not (recorder.detailed and whole and torch.is_grad_enabled()) or tokens is None or tokens.dim() != 2:

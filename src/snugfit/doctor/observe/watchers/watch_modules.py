@@ -113,6 +113,7 @@ class ModuleWatch:
         self._batch: weakref.ref[Tensor] | None = None
         self.scored_inputs: dict[str, list[int]] = {}
         self.time_first: TimeFirst | None = None
+        self.recurs_at = ""
         self._lines: dict[int, tuple[str, int]] = {}
         self.last_trained = self.rows_drawn = 0
         self._learned: set[int] = set()
@@ -356,7 +357,7 @@ class ModuleWatch:
         trained = facts.trained
         self._batch = None if batch is None else weakref.ref(batch)
         self.rows_in_batch = 0 if batch is None else batch.shape[0]
-        self.time_first = None
+        self.time_first, self.recurs_at = None, ""
         self.dependence.begin()
         self.loaded.computes(module)
         if trained and grad:
@@ -426,6 +427,8 @@ class ModuleWatch:
         top = self._roots[root.id][0]()
         if top is not None:
             self._layers.before(root, top, module, args)
+        if isinstance(module, nn.RNNBase):
+            self.recurs_at = where()
         sequence = args[0] if args and isinstance(args[0], Tensor) and args[0].dim() == 3 else None
         if sequence is not None and sequence.shape[1] > 1 and getattr(module, "batch_first", True) is False:
             as_given = has_axes_of(sequence, self.batch)

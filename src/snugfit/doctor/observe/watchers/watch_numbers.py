@@ -16,6 +16,7 @@ from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import Backward, Forward, Read, ScalarMask, Step
 from snugfit.doctor.observe.watchers.watch_cuts import note_cut
 from snugfit.doctor.observe.watchers.watch_distributions import look_at_advantage
+from snugfit.doctor.observe.watchers.watch_hand_losses import look_at_overlap
 from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
 from snugfit.doctor.observe.watchers.watch_losses import (
     DIFFERENCE,
@@ -137,6 +138,8 @@ def _look_at_operands(
     ):
         _look_at_scalar(recorder, *sorted((one, other), key=Tensor.dim))
         return
+    if name == "the product" and one.shape == other.shape and not modules.computing and recorder.active:
+        look_at_overlap(recorder, one, other)
     mixed, both = one.requires_grad != other.requires_grad, one.requires_grad and other.requires_grad
     apart = mixed and one.shape != other.shape and not (product and one.dim() == other.dim())
     if not (apart or (product and both)) or not recorder.active:

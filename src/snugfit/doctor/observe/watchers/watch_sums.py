@@ -15,6 +15,7 @@ from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import WrongAxis
 from snugfit.doctor.observe.term_events import OwnRowScored
 from snugfit.doctor.observe.watchers.own_calls import after_own_calls
+from snugfit.doctor.observe.watchers.watch_hand_losses import look_at_exponentials, look_at_mean
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_squashes import weights_over_rows
 
@@ -31,6 +32,10 @@ def watch_sums(recorder: Recorder, patches: Patches) -> None:
             if name == "sum":
                 _look_at_weights(recorder, args, kwargs)
             mark_line(result, where())
+            if name == "mean":
+                look_at_mean(recorder, args[0] if args else None, args, kwargs)
+            elif name == "logsumexp":
+                look_at_exponentials(recorder, args[0] if args else None)
             _look_at_likenesses(recorder, name, args[0] if args else None, result)
 
     reducing = after_own_calls(recorder, look)

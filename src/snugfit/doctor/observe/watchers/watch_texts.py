@@ -131,6 +131,13 @@ def look_at_labels(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]
     tokens, labels = kwargs.get("input_ids"), kwargs.get("labels")
     if not isinstance(tokens, Tensor) or not isinstance(labels, Tensor) or labels.shape != tokens.shape:
         return
+    bare = (labels == _IGNORED).all(1)
+    mask = kwargs.get("attention_mask")
+    whole = (
+        mask.bool().all(1)
+        if isinstance(mask, Tensor) and mask.shape == tokens.shape
+        else torch.zeros_like(bare)
+    )
     recorder.add(
         Labels(
             where(),
@@ -138,7 +145,8 @@ def look_at_labels(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]
             shifted=_share(labels[:, :-1], tokens[:, 1:]),
             same=_share(labels, tokens),
             rows=len(labels),
-            bare=int((labels == _IGNORED).all(1).sum()) if torch.is_grad_enabled() else 0,
+            bare=int(bare.sum()) if torch.is_grad_enabled() else 0,
+            cut=int((bare & whole).sum()) if torch.is_grad_enabled() else 0,
         )
     )
 
