@@ -6,8 +6,14 @@ import ast
 import re
 from collections.abc import Callable
 
-from snugfit.doctor.observe.library_lines import line_of_unscaled_loss, line_that_cuts, line_that_pads_labels
+from snugfit.doctor.observe.library_lines import (
+    line_of_shared_transform,
+    line_of_unscaled_loss,
+    line_that_cuts,
+    line_that_pads_labels,
+)
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.run_events import ScaledAlone
 from snugfit.doctor.observe.script_events import Forward, LabelColumn
 from snugfit.doctor.observe.script_syntax import last_name, syntax_of
 from snugfit.doctor.observe.text_events import Labels, MaskedTokens
@@ -15,6 +21,10 @@ from snugfit.doctor.observe.trails import Trails
 from snugfit.doctor.observe.watchers.watch_log import shown
 
 LEAST_SHARED = 0.02
+MOST_LINES = 4
+_OF_TRAINING = re.compile(r"train|split|test|valid|mode|augment", re.IGNORECASE)
+_STATISTICS = re.compile(r"-.*\.?(mean|min)\(.*/.*\.?(std|max|ptp)\(")
+_SCALERS = frozenset(["normalize", "standardize", "standardise", "normalise"])
 _TARGETS = re.compile(r"^[yt](_\w+)?$|label|target|truth|future|next", re.IGNORECASE)
 _DOUBLES = re.compile(
     r"concat|resample|\.sample\(|replace=True|repeat|vstack|append|augment|oversampl|SMOTE", re.IGNORECASE
@@ -31,7 +41,10 @@ def _of_libraries(log: Log, sources: list[str]) -> dict[str, str]:
     """Return lines that decide what a library's model or trainer is given, by the pitfall."""
     labels, tokens = list(log.of(Labels)), list(log.of(MaskedTokens))
     bare = sum(each.bare for each in labels)
-    sought: dict[str, Callable[[ast.Module], int]] = {"accumulation": line_of_unscaled_loss}
+    sought: dict[str, Callable[[ast.Module], int]] = {
+        "accumulation": line_of_unscaled_loss,
+        "random_validation": line_of_shared_transform,
+    }
     if bare and bare == sum(each.cut for each in labels):
         sought["ignored_labels"] = line_that_cuts
     if any(each.by_mask and each.scored_padding for each in tokens):
@@ -49,12 +62,17 @@ def _of_rows(log: Log, sources: list[str]) -> dict[str, str]:
     """Return the statements that take rows which are scored, or targets, by the pitfall and the line at which that is seen."""
     shared = [each for each in log.overlaps if each.shared > LEAST_SHARED * each.rows and not each.cut_at]
     columns = list(log.of(LabelColumn))[:1]
-    if not shared and not columns:
+    scored_at = list(dict.fromkeys(each.at for each in log.of(Forward) if not each.grad and each.scale))[
+        :MOST_LINES
+    ]
+    alone = any(not each.grad for each in log.of(ScaledAlone))
+    if not (shared or columns or alone or scored_at):
         return {}
     trails = Trails(sources)
     files = {str(shown(file)): file for file in sources}
     loaders = {each.id: each for each in log.loaders}
     taught = next((_place(each.at, files) for each in log.of(Forward) if each.grad), None)
+    line: tuple[str, int] | None
     lines: dict[str, str] = {}
     for overlap in shared:
         loader = loaders.get(overlap.loader)
@@ -62,6 +80,16 @@ def _of_rows(log: Log, sources: list[str]) -> dict[str, str]:
         line = line_of_shared_rows(trails, scored, taught) if scored and taught else None
         if line is not None:
             lines[f"leakage {overlap.at}"] = f"{shown(line[0])}:{line[1]}"
+    for own in dict.fromkeys(each.at for each in log.of(ScaledAlone) if not each.grad):
+        at = _place(own, files)
+        line = line_of_scaling(trails, at) if at else None
+        if line is not None:
+            lines[f"other_statistics {own}"] = f"{shown(line[0])}:{line[1]}"
+    for scored in scored_at:
+        at = _place(scored, files)
+        line = line_of_scaling(trails, at, in_training=True) if at else None
+        if line is not None:
+            lines.setdefault(f"other_statistics {scored}", f"{shown(line[0])}:{line[1]}")
     for column in columns:
         at = _place(column.at, files)
         line = line_of_targets(trails, at) if at else None
@@ -73,6 +101,36 @@ def _of_rows(log: Log, sources: list[str]) -> dict[str, str]:
 def _place(at: str, files: dict[str, str]) -> tuple[str, int] | None:
     file, _, line = at.rpartition(":")
     return (files[file], int(line)) if file in files and line.isdigit() else None
+
+
+def line_of_scaling(
+    trails: Trails, at: tuple[str, int], *, in_training: bool = False
+) -> tuple[str, int] | None:
+    """Return the statement that scales what a line reads by statistics; None where the source does not show it.
+
+    Args:
+        in_training: only one under a condition on whether the rows are those of the training.
+    """
+    for step in trails.back(*at, rows=True):
+        text = ast.unparse(step.statement)
+        if in_training:
+            scales = isinstance(step.statement, ast.Assign) and _scales(step.statement)
+            if scales and trails.is_under(step.file, step.line, _OF_TRAINING):
+                return step.file, step.line
+        elif (
+            "fit_transform(" in text
+            or _STATISTICS.search(text)
+            or any(map(_scales, trails.called_in(step.statement)))
+        ):
+            return step.file, step.line
+    return None
+
+
+def _scales(node: ast.AST) -> bool:
+    """Return whether something is taken away and what is left is divided, or a method that scales is called."""
+    operators = {type(each.op) for each in ast.walk(node) if isinstance(each, ast.BinOp)}
+    methods = {last_name(each.func).lower() for each in ast.walk(node) if isinstance(each, ast.Call)}
+    return {ast.Sub, ast.Div} <= operators or bool(methods & _SCALERS)
 
 
 def line_of_targets(trails: Trails, at: tuple[str, int]) -> tuple[str, int] | None:

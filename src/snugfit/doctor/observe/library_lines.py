@@ -139,6 +139,23 @@ def line_of_unscaled_loss(tree: ast.Module) -> int:
     return 0
 
 
+def line_of_shared_transform(tree: ast.Module) -> int:
+    r"""Return the last line that sets a transform of the data set of which another one is a part, and so of all of its parts; 0 without.
+
+    >>> line_of_shared_transform(ast.parse("train.dataset.transform = augment"))
+    1
+    """
+    lines = [
+        each.lineno
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Assign)
+        and isinstance(target := each.targets[0], ast.Attribute)
+        and last_name(target.value) == "dataset"
+        and isinstance(target.value, ast.Attribute)
+    ]
+    return max(lines, default=0)
+
+
 def line_that_pads_labels(tree: ast.Module) -> int:
     r"""Return the line that lengthens labels by a token of padding; 0 without.
 

@@ -130,12 +130,14 @@ class ScaledAlone(Event):
 
     Args:
         loader: that of the data set; 0 for a batch. `grad`: a batch that was trained on.
+        stretched: they have a least value of 0 and a largest of 1 instead.
     """
 
     loader: int
     rows: int
     columns: int
     grad: bool
+    stretched: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -160,6 +161,18 @@ class Trails:
                 steps.append(step)
                 todo += [(each, len(steps) - 1) for each in self._made_of(made)]
         return steps
+
+    def is_under(self, file: str, line: int, condition: re.Pattern[str]) -> bool:
+        """Return whether a line stands under a condition that has one of these words."""
+        tests = (
+            each for each in ast.walk(self._trees[file]) if isinstance(each, ast.If) and spans(each, line)
+        )
+        return any(each.test.lineno != line and condition.search(ast.unparse(each.test)) for each in tests)
+
+    def called_in(self, statement: ast.stmt) -> list[ast.AST]:
+        """Return the functions of the script's own that a statement calls by their names."""
+        names = [last_name(each.func) for each in ast.walk(statement) if isinstance(each, ast.Call)]
+        return [scope for name in names for _, scope in self._functions.get(name, []) if name not in _ACTS]
 
     def _frame_of(self, file: str, line: int) -> _Frame:
         """Return the frame of the innermost function around a line, of which no call is known."""

@@ -12,6 +12,7 @@ from torch.utils import data
 from snugfit.system.tolerances import in_float64
 
 LEAST_ROWS, MOST_COLUMNS = 64, 4096
+LEAST_STRETCHED, MOST_EDGES, _STEP = 3, 2, 1e-3
 COLUMNS = 16
 """So many are looked at together."""
 _MEAN, _DEVIATION = 1e-3, 2e-2
@@ -38,6 +39,26 @@ def is_scaled(whole: Tensor) -> bool:
         numbers = in_float64(columns).cpu()
         near = (numbers.mean(0).abs() < _MEAN) & ((numbers.std(0) - 1).abs() < _DEVIATION)
         if not bool(near.all()):
+            return False
+    return True
+
+
+def is_stretched(whole: Tensor) -> bool:
+    """Return whether each column has a least value of 0 and a largest of 1, each in hardly any row, as one does that was scaled by its own.
+
+    Columns of yes and no, of steps such as those of bytes, and of what was clamped have them too.
+    """
+    if whole.shape[1] < LEAST_STRETCHED:
+        return False
+    for columns in whole.detach().split(COLUMNS, dim=1):
+        low, high = columns == 0, columns == 1
+        rare = (low.sum(0) <= MOST_EDGES) & (high.sum(0) <= MOST_EDGES) & low.any(0) & high.any(0)
+        within = bool(((columns >= 0) & (columns <= 1)).all())
+        if (
+            not within
+            or not bool(rare.all())
+            or bool(((columns * 255).round() - columns * 255).abs().max() < _STEP)
+        ):
             return False
     return True
 

@@ -23,7 +23,10 @@ from snugfit.doctor.observe.script_events import (
 )
 
 OTHER_SCALE = 8.0
+UNSCALED, LOW, HIGH = 3.0, 0.7, 1.4
+"""How much larger rows are that were not scaled than others that were, and what the root mean square of these is."""
 BELOW, EDGE = 0.3, 0.1
+ALIKE, EVEN = 1.25, 0.6
 FAR_OFF, SOME_OFF = 0.1, 0.02
 LEAST_PASSES = 3
 
@@ -89,8 +92,15 @@ def other_statistics(log: Log) -> list[Finding]:
         before, after = statistics.median(trained), statistics.median(event.scale for event in scored)
         taught = [event for _, event in passes if event.grad]
         pairs = ((taught, scored), (scored, taught))
-        apart = any(_is_centred(one) and _is_of_shares(other) for one, other in pairs)
-        if max(before, after) >= OTHER_SCALE * min(before, after) or apart:
+        # noise that is added to pictures goes below 0 as well, and changes their size by little
+        alike = max(before, after) < ALIKE * min(before, after)
+        apart = any(
+            _is_centred(one) and _is_of_shares(other) and (not alike or _is_even(one)) for one, other in pairs
+        )
+        # what is scaled has a deviation of about 1, in each batch; what is not may have any
+        scaled = all(LOW <= scale <= HIGH for scale in trained)
+        raw = scaled and all(event.scale >= UNSCALED * max(trained) for event in scored)
+        if max(before, after) >= OTHER_SCALE * min(before, after) or apart or raw:
             return [
                 Finding(
                     "other_statistics",
@@ -138,11 +148,14 @@ def _scaled_alone(log: Log) -> list[Finding]:
             what = f", and so have the {others[0].rows} that are trained on: each was scaled by its own."
         else:
             continue
+        range_ = (
+            "a least value of 0 and a largest of 1" if event.stretched else "a mean of 0 and a deviation of 1"
+        )
         return [
             Finding(
                 "other_statistics",
                 Certainty.LIKELY,
-                f"The {event.rows} rows that are scored{clause} have a mean of 0 and a deviation of 1 in each of {event.columns} columns{what}",
+                f"The {event.rows} rows that are scored{clause} have {range_} in each of {event.columns} columns{what}",
                 event.at,
                 ("rows that are scaled by others' statistics are some hundredths off",),
                 "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std",
@@ -161,6 +174,11 @@ def _on_held_out(log: Log) -> list[ScaledAlone]:
 def _is_centred(passes: list[Forward]) -> bool:
     """Return whether each batch goes far below 0, as one does whose mean was taken away."""
     return all(event.low < -BELOW * event.scale for event in passes)
+
+
+def _is_even(passes: list[Forward]) -> bool:
+    """Return whether each batch goes nearly as far below 0 as above."""
+    return all(event.low < -EVEN * event.high for event in passes)
 
 
 def _is_of_shares(passes: list[Forward]) -> bool:

@@ -28,6 +28,7 @@ FEWER = 3
 LEAST_AFTER = 3
 LEAST_RISE, HALF_WAY = 8, 0.5
 """Updates whose rates rise one after the other, and the part of the rate that a warm-up is to reach by then."""
+LEAST_FALL, NOTHING = 20, 1e-3
 EITHER = "a half of hits, which is one of misses too"
 _MORE_IS_BETTER = (
     "accuracy_score",
@@ -193,6 +194,34 @@ def warms_up_to_the_end(log: Log) -> list[Finding]:
     return []
 
 
+def falls_too_soon(log: Log) -> list[Finding]:
+    """Detect a rate that a schedule without an end brings to nothing before half of a whole run, and that stays there: it is stepped too often."""
+    if not log.whole:
+        return []
+    for scheduler in log.schedulers:
+        steps = [each for each in log.of(Step) if each.optimizer == scheduler.optimizer]
+        rates = [each.rate for each in steps]  # some of them, late in a long run
+        moves = [event for event in log.of(ScheduleStep) if event.scheduler == scheduler.id]
+        if scheduler.total or len(rates) < LEAST_FALL or not moves or max(rates) <= 0:
+            continue
+        above = max(each.update for each in steps if each.rate > NOTHING * max(rates))
+        early = above < steps[0].update + HALF_WAY * (steps[-1].update - steps[0].update)
+        if early and 0 < rates[-1] and len(set(rates)) > LEAST_UPDATES:
+            return [
+                Finding(
+                    "schedule_length",
+                    Certainty.LIKELY,
+                    f"The rate is less than a thousandth of {max(rates):.3g} from update {above + 2} of {log.updates} on: nothing is learned in the rest.",
+                    scheduler.at,
+                    (
+                        f"{scheduler.name} is stepped {len(moves)} times, at {moves[0].at}; {rates[-1]:.3g} in the last update",
+                    ),
+                    "scheduler.step()   # once in each epoch, where its steps are epochs",
+                )
+            ]
+    return []
+
+
 def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
     """Return what the length counts, where it is not the schedule's steps."""
     training = {loader.id for loader in training_loaders(log)}
@@ -312,4 +341,11 @@ def _wrong_way(
     return f"a loss, such as {given:.4g}" if of_losses else ""
 
 
-DETECTORS = (scheduler_order, schedule_length, warms_up_to_the_end, plateau_metric, better_wrong_way)
+DETECTORS = (
+    scheduler_order,
+    schedule_length,
+    warms_up_to_the_end,
+    falls_too_soon,
+    plateau_metric,
+    better_wrong_way,
+)

@@ -8,6 +8,7 @@ import re
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -135,6 +136,7 @@ class _Notes:
         self._orientations: dict[int, Orientations] = {}
         self._made_in: dict[int, str] = {}
         self._sizes: dict[int, int] = {}
+        self._sets: dict[int, weakref.ref[Any]] = {}
         self._windows = SharedWindows()
         self._orders: dict[tuple[str, int], tuple[list[int], int, int]] = {}
 
@@ -148,6 +150,8 @@ class _Notes:
             self._samplers[recorder.number(_sampler(loader))] = seen
             self._made_in[seen.id] = _line_of_transform(loader.dataset)
             self._sizes[seen.id] = loader.batch_size or 0
+            with suppress(TypeError):  # a list cannot be referred to weakly
+                self._sets[seen.id] = weakref.ref(loader.dataset)
             for other, shared, rows in self._windows.add(seen.id, loader.dataset):
                 at = line_that_splits() or seen.at
                 recorder.add(WindowsShared(at, recorder.log.updates, seen.id, other, shared, rows))
@@ -241,7 +245,7 @@ class _Notes:
         place = seen.at, seen.dataset_id
         rows, values = row_digests(inputs[0]), [_bytes(each) for each in labels]
         before, self._first[place] = self._first.get(place), (seen, rows, values)
-        if before is None:
+        if before is None or not self._are_of_one_set(seen, before[0]):
             return
         earlier, rows_before, values_before = before
         if (
@@ -258,6 +262,14 @@ class _Notes:
             seen.redrawn += 1
         else:
             seen.repeated += 1
+
+    def _are_of_one_set(self, one: LoaderSeen, other: LoaderSeen) -> bool:
+        """Return whether two loaders have the same data set, which is still there: the number of one that is gone may be another's."""
+        if one is other:
+            return True
+        sets = [self._sets.get(each.id) for each in (one, other)]
+        alive = [None if each is None else each() for each in sets]
+        return alive[0] is not None and alive[0] is alive[1]
 
     def _compare_orders(self, seen: LoaderSeen, parts: list[Tensor]) -> None:
         """Note a loader that shuffles and begins with the same rows in pass after pass, each of which trains."""

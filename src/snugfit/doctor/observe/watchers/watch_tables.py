@@ -28,7 +28,13 @@ from snugfit.doctor.observe.run_events import (
 )
 from snugfit.doctor.observe.tables import Tables
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
-from snugfit.doctor.observe.whole_scales import LEAST_ROWS, MOST_COLUMNS, is_scaled, tensors_of
+from snugfit.doctor.observe.whole_scales import (
+    LEAST_ROWS,
+    MOST_COLUMNS,
+    is_scaled,
+    is_stretched,
+    tensors_of,
+)
 
 _Call = Callable[..., Any]
 MOST_CODED = 256
@@ -165,23 +171,27 @@ def look_at_orders(recorder: Recorder, tables: Tables, dataset: Any) -> None:
 def look_at_scale(recorder: Recorder, values: Tensor, *, grad: bool) -> None:
     """Note a batch of many rows that was scaled by its own statistics."""
     plain = values.dim() == 2 and values.layout is torch.strided and values.is_floating_point()
-    if plain and len(values) >= LEAST_ROWS and 1 < values.shape[1] <= MOST_COLUMNS and is_scaled(values):
+    table = plain and len(values) >= LEAST_ROWS and 1 < values.shape[1] <= MOST_COLUMNS
+    stretched = table and is_stretched(values)
+    if table and (stretched or is_scaled(values)):
         at = recorder.deviations.get(len(values)) or where()
         if recorder.deviations_taken.get(at, 0) >= SUBJECTS:
             return
-        recorder.add(ScaledAlone(at, recorder.log.updates, 0, len(values), values.shape[1], grad))
+        recorder.add(ScaledAlone(at, recorder.log.updates, 0, len(values), values.shape[1], grad, stretched))
 
 
 def look_at_whole(recorder: Recorder, dataset: Any, loader: int) -> None:
     """Note a data set that was scaled by its own statistics."""
     for each in tensors_of(dataset):
         wide = each.dim() == 2 and 1 < each.shape[1] <= MOST_COLUMNS
-        if wide and len(each) >= LEAST_ROWS and is_scaled(each):
+        stretched = wide and len(each) >= LEAST_ROWS and is_stretched(each)
+        if wide and len(each) >= LEAST_ROWS and (stretched or is_scaled(each)):
             at = recorder.deviations.get(len(each)) or where()
             subjects = max(recorder.deviations_taken.values(), default=0) >= SUBJECTS or _is_of_subjects(each)
             if subjects:
                 continue
-            recorder.add(ScaledAlone(at, recorder.log.updates, loader, len(each), each.shape[1], grad=False))
+            columns, update = each.shape[1], recorder.log.updates
+            recorder.add(ScaledAlone(at, update, loader, len(each), columns, grad=False, stretched=stretched))
 
 
 def _is_of_subjects(values: Tensor) -> bool:
