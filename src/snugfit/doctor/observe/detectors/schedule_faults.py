@@ -206,7 +206,7 @@ def falls_too_soon(log: Log) -> list[Finding]:
             continue
         above = max(each.update for each in steps if each.rate > NOTHING * max(rates))
         early = above < steps[0].update + HALF_WAY * (steps[-1].update - steps[0].update)
-        if early and 0 < rates[-1] and len(set(rates)) > LEAST_UPDATES:
+        if early and rates[-1] > 0 and len(set(rates)) > LEAST_UPDATES:
             return [
                 Finding(
                     "schedule_length",
