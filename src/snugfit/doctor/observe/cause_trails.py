@@ -85,11 +85,11 @@ def _of_rows(log: Log, sources: list[str]) -> dict[str, str]:
         line = line_of_scaling(trails, at) if at else None
         if line is not None:
             lines[f"other_statistics {own}"] = f"{shown(line[0])}:{line[1]}"
-    for scored in scored_at:
-        at = _place(scored, files)
+    for seen_at in scored_at:
+        at = _place(seen_at, files)
         line = line_of_scaling(trails, at, in_training=True) if at else None
         if line is not None:
-            lines.setdefault(f"other_statistics {scored}", f"{shown(line[0])}:{line[1]}")
+            lines.setdefault(f"other_statistics {seen_at}", f"{shown(line[0])}:{line[1]}")
     for column in columns:
         at = _place(column.at, files)
         line = line_of_targets(trails, at) if at else None
