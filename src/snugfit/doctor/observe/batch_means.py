@@ -17,6 +17,8 @@ def mean_of_batches(file: str, line: int) -> int:
     """
     tree = syntax_of(file)
     scope, loops = around(tree, line)
+    if _lists_around(scope, line):
+        return _mean_of_list(scope, line)
     if not loops:
         return 0
     loop = loops[-1]
@@ -30,6 +32,41 @@ def mean_of_batches(file: str, line: int) -> int:
             if getattr(each, "lineno", 0) > (loop.end_lineno or line) and _averages(each, total, loop):
                 return int(getattr(each, "lineno", 0))
     return 0
+
+
+def _lists_around(scope: ast.AST, line: int) -> list[ast.ListComp | ast.GeneratorExp]:
+    """Return the expressions around a line that make a list, or give its parts one by one."""
+    return [e for e in ast.walk(scope) if isinstance(e, ast.ListComp | ast.GeneratorExp) and spans(e, line)]
+
+
+def _mean_of_list(scope: ast.AST, line: int) -> int:
+    """Return the line that averages a list which an expression around this line makes of all batches; 0 where none does."""
+    for made in _lists_around(scope, line):
+        if any(isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult) for each in ast.walk(made.elt)):
+            continue  # weighed, as by the rows of each
+        name = next(
+            (
+                each.targets[0].id
+                for each in ast.walk(scope)
+                if isinstance(each, ast.Assign)
+                and each.value is made
+                and isinstance(each.targets[0], ast.Name)
+            ),
+            "",
+        )
+        for each in ast.walk(scope):
+            if _averages_list(each, made, name):
+                return int(getattr(each, "lineno", 0))
+    return 0
+
+
+def _averages_list(node: ast.AST, made: ast.expr, name: str) -> bool:
+    """Return whether a node is the mean of a list, as it is made or by its name."""
+    if isinstance(node, ast.Call):
+        given = node.args[0] if node.args and _is_mean(node.func) else None
+        return given is made or (given is not None and bool(name) and ast.unparse(given) == name)
+    shares = isinstance(node, ast.BinOp) and _divides(node) and bool(name) and _holds(node.left, name)
+    return shares and isinstance(node, ast.BinOp) and ast.unparse(node.right) == f"len({name})"
 
 
 @lru_cache(maxsize=512)
@@ -51,9 +88,11 @@ def takes_mean(file: str, line: int) -> bool:
 @lru_cache(maxsize=512)
 def loop_trains(file: str, line: int) -> bool:
     """Return whether the innermost loop around a line differentiates something."""
-    loops = around(syntax_of(file), line)[1]
-    return bool(loops) and any(
-        isinstance(each, ast.Attribute) and each.attr == "backward" for each in ast.walk(loops[-1])
+    scope, loops = around(syntax_of(file), line)
+    return (
+        not _lists_around(scope, line)
+        and bool(loops)
+        and any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in ast.walk(loops[-1]))
     )
 
 

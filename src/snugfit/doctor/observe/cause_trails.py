@@ -10,11 +10,12 @@ from snugfit.doctor.observe.library_lines import (
     line_of_shared_transform,
     line_of_unscaled_loss,
     line_that_cuts,
+    line_that_keeps,
     line_that_pads_labels,
 )
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.run_events import ScaledAlone
-from snugfit.doctor.observe.script_events import Forward, LabelColumn
+from snugfit.doctor.observe.script_events import Forward, GraphKept, LabelColumn
 from snugfit.doctor.observe.script_syntax import last_name, syntax_of
 from snugfit.doctor.observe.text_events import Labels, MaskedTokens
 from snugfit.doctor.observe.trails import Trails
@@ -45,6 +46,8 @@ def _of_libraries(log: Log, sources: list[str]) -> dict[str, str]:
         "accumulation": line_of_unscaled_loss,
         "random_validation": line_of_shared_transform,
     }
+    if any(not _keeps(each.at, sources) for each in log.of(GraphKept)):
+        sought["growing_graph"] = line_that_keeps
     if bare and bare == sum(each.cut for each in labels):
         sought["ignored_labels"] = line_that_cuts
     if any(each.by_mask and each.scored_padding for each in tokens):
@@ -56,6 +59,19 @@ def _of_libraries(log: Log, sources: list[str]) -> dict[str, str]:
             if line:
                 lines.setdefault(pitfall, f"{shown(file)}:{line}")
     return lines
+
+
+def _keeps(at: str, sources: list[str]) -> bool:
+    """Return whether a line adds something to a sum or to a list."""
+    place = _place(at, {str(shown(file)): file for file in sources})
+    if place is None:
+        return True
+    parts = [each for each in ast.walk(syntax_of(place[0])) if getattr(each, "lineno", 0) == place[1]]
+    fills = any(
+        isinstance(each, ast.Call) and last_name(each.func) in ("append", "extend", "update", "add")
+        for each in parts
+    )
+    return fills or any(isinstance(each, ast.AugAssign) for each in parts)
 
 
 def _of_rows(log: Log, sources: list[str]) -> dict[str, str]:

@@ -216,6 +216,7 @@ class UpdateWatch:
             self.hand_steps.before(value)
             if self.recorder.detailed and not self.modules.dependence.hooked:
                 self.terms.differentiated(value, self.modules.rows_in_batch, factor)
+                self.modules.taught.differentiated(value)
             if math.isnan(self._first_loss):
                 self._first_loss = amount
         made_at, of_inputs = "", False
