@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from snugfit.doctor.observe.apart_samples import sampled_apart
 from snugfit.doctor.observe.row_orders import shuffled_apart
 from snugfit.doctor.observe.script_syntax import syntax_of
 from snugfit.doctor.observe.watchers.watch_log import is_own, shown
@@ -149,9 +150,19 @@ def line_that_draws_apart() -> tuple[str, str, str] | None:
     for file in own_files():
         drawn = _DRAWS.findall("".join(linecache.getlines(file)))
         apart = shuffled_apart(file) if len(drawn) > 1 else None
+        sampled = None if apart is not None else sampled_apart(file)
+        # rows of two kinds that belong to no pairs are as wide as each other; a label for each is one number
+        if sampled is not None and sorted(_axes_of(file, each) for each in sampled[1:]) == [1, 2]:
+            apart = sampled
         if apart is not None:
             return f"{shown(file)}:{apart[0]}", apart[1], apart[2]
     return None
+
+
+def _axes_of(file: str, name: str) -> int:
+    """Return how many axes an array has that a module knows by this name; 0 where it knows none, 2 for two or more."""
+    modules = [each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == file]
+    return max((min(int(getattr(vars(each).get(name), "ndim", 0)), 2) for each in modules), default=0)
 
 
 def own_files() -> Iterator[str]:

@@ -10,7 +10,7 @@ from snugfit.doctor.observe.script_syntax import around, syntax_of
 
 _PERMUTE = ("randperm", "permutation", "sort", "argsort", "topk")
 _SHUFFLE = "shuffle"
-_TARGETS = re.compile(r"^[yt](_\w+)?$|label|target|mask|truth", re.IGNORECASE)
+TARGETS = re.compile(r"^[yt](_\w+)?$|label|target|mask|truth", re.IGNORECASE)
 MOST_STEPS = 8
 _Order = dict[str, int]
 """Permutations, each with the line that takes rows by it."""
@@ -60,7 +60,7 @@ def shuffled_apart(file: str) -> tuple[int, str, str] | None:
                 for how, seed, name, _ in drawn:
                     apart = how == order[0] and name != order[2] and (not seed or seed != order[1])
                     # pictures of two sets that belong to no pairs are shuffled apart on purpose
-                    apart = apart and bool(_TARGETS.search(name)) != bool(_TARGETS.search(order[2]))
+                    apart = apart and bool(TARGETS.search(name)) != bool(TARGETS.search(order[2]))
                     if apart and _are_paired(tree, {name}, {order[2]}):
                         return order[3], name, order[2]
                 drawn.append(order)

@@ -284,6 +284,7 @@ class Recorder:
         self._tokens: torch.Tensor | None = None
         self._read: list[torch.Tensor] = []
         self.tokens: torch.Tensor | None = None
+        self.decoded: torch.Tensor | None = None
         self.reader: Any = None
         self._padding: int | None = None
         self.vocabulary = 0

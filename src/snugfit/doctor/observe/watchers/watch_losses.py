@@ -405,7 +405,13 @@ def _look_at_multi_hot(recorder: Recorder, name: str, scores: Tensor, target: Te
 def look_at_padded_labels(recorder: Recorder, target: Tensor, options: dict[str, Any]) -> None:
     """Note labels that count where the tokens that were read last are padding, unless the script weighs each of them itself."""
     tokens, whole = recorder.tokens, options.get("reduction", "mean") != "none"
-    if not (recorder.detailed and whole and torch.is_grad_enabled()) or tokens is None or tokens.dim() != 2:
+    if not (recorder.detailed and whole and torch.is_grad_enabled()) or tokens is None:
+        return
+    if (
+        tokens.dim() != 2 or tokens.numel() != target.numel()
+    ):  # those of a decoder that is stepped are read one by one
+        tokens = recorder.decoded if is_next_padding(recorder, target) else tokens
+    if tokens is None or tokens.dim() != 2:
         return
     if tokens.device != target.device or target.numel() not in (tokens.numel(), tokens.numel() - len(tokens)):
         return
@@ -416,6 +422,23 @@ def look_at_padded_labels(recorder: Recorder, target: Tensor, options: dict[str,
     if counted is not None:
         at, update = where(), recorder.log.updates
         recorder.add(MaskedTokens(at, update, *counted, 0, 0, 0, tokens.numel(), by_mask=False))
+
+
+def is_next_padding(recorder: Recorder, target: Tensor) -> bool:
+    """Return whether a model got tokens, one for each label, of which those that are padding have padding as their labels."""
+    tokens = recorder.decoded
+    if (
+        tokens is None
+        or tokens.numel() != target.numel()
+        or tokens.device != target.device
+        or target.is_floating_point()
+    ):
+        return False
+    padding = recorder.padding_of(tokens)
+    if padding is None or not bool(padding.any()):
+        return False
+    labels = target.detach().reshape(tokens.shape)[padding]
+    return bool((labels == tokens[padding][0]).all())
 
 
 def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor, target: Tensor) -> None:

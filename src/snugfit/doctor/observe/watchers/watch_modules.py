@@ -357,6 +357,11 @@ class ModuleWatch:
         recalibrates = not grad and module.training and is_recalibrating()
         trained = facts.trained
         self._batch = None if batch is None else weakref.ref(batch)
+        if grad and self.recorder.detailed:
+            whole = [each for each in inputs if each.dim() == 2 and not each.dtype.is_floating_point]
+            self.recorder.decoded = (
+                whole[-1].detach() if len(whole) > 1 and whole[-1].dtype is torch.long else None
+            )
         self.rows_in_batch = 0 if batch is None else batch.shape[0]
         self.time_first, self.recurs_at = None, ""
         self.dependence.begin()
