@@ -490,6 +490,7 @@ MENDED_OF_NINTH_HAND = (
     "cart_dqn_2",
     "cifar_resnet_3",
     "ctc_numbers_1",
+    "dates_seq2seq_1",
     "dates_seq2seq_2",
     "house_scratch_1",
     "house_scratch_2",
@@ -500,8 +501,19 @@ MENDED_OF_NINTH_HAND = (
     "spiral_ddpm_2",
     "taxi_tabular_1",
     "vit_finetune_1",
+    "weather_lstm_2",
 )
 """Of those, what is found at a marked line after mending."""
+
+AT_THE_LINE_OF_NINTH_HAND = (
+    "cifar_resnet_2",
+    "hf_intents_1",
+    "hf_poems_clm_1",
+    "peft_chat_2",
+    "peft_chat_3",
+    "sst_bilstm_1",
+)
+"""Those that were found at another line, and are found at a marked one after mending."""
 
 ALARMS_OF_NINTH_HAND = ("gcn_papers_twin", "hf_intents_twin", "kd_shapes_clean")
 """Clean scripts of `ninth_hand` on which they found something certain or likely."""

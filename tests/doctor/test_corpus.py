@@ -16,6 +16,7 @@ from tests.doctor.corpus import (
     ALARMS_OF_EIGHTH_HAND,
     ALARMS_OF_NINTH_HAND,
     AT_ANOTHER_LINE,
+    AT_THE_LINE_OF_NINTH_HAND,
     EIGHTH_HAND,
     ELSEWHERE_AT_FIRST,
     ELSEWHERE_BY_THIRD_HAND,
@@ -95,7 +96,11 @@ def _examine(script: Path) -> Case:
         ),
         *(each for each in FAULTY_OF_FOURTH_HAND if each.stem in KNOWN_OF_FOURTH_HAND),
         *(each for each in FAULTY_OF_FIFTH_HAND if each.stem in KNOWN_OF_FIFTH_HAND),
-        *(each for each in FAULTY_OF_NINTH_HAND if each.stem in MENDED_OF_NINTH_HAND),
+        *(
+            each
+            for each in FAULTY_OF_NINTH_HAND
+            if each.stem in (*MENDED_OF_NINTH_HAND, *AT_THE_LINE_OF_NINTH_HAND)
+        ),
     ],
     ids=_stem,
 )
@@ -248,6 +253,7 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     assert [len(names) for names in eighth] == [34, 5, 22]
     assert [len(names) for names in ninth] == [31, 6, 23]
     assert set(MENDED_OF_NINTH_HAND) < set(MISSED_OF_NINTH_HAND)
+    assert set(AT_THE_LINE_OF_NINTH_HAND) == set(ELSEWHERE_OF_NINTH_HAND)
     assert set(ALARMS_OF_NINTH_HAND) < set(expected(NINTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 

@@ -325,6 +325,167 @@ CASES = {
         """,
         "",
     ),
+    "d1_denoise_eps": (
+        """
+        net = nn.Sequential(nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, 2)); opt = optim.Adam(net.parameters(), 1e-3); X = torch.randn(512, 2); ab = torch.linspace(.99, .01, 50)
+        def q(x, t): a = ab[t][:, None]; return a.sqrt() * x + (1 - a).sqrt() * torch.randn_like(x)  # cause
+        for i in range(60):
+            x = X[torch.randint(512, (64,))]; t = torch.randint(50, (64,)); eps = torch.randn_like(x)  # cause
+            loss = F.mse_loss(net(torch.cat([q(x, t), t[:, None] / 50], 1)), eps); opt.zero_grad(); loss.backward(); opt.step()  # cause
+        """,
+        "mismatched_rows",
+    ),
+    "c_denoise": (
+        """
+        net = nn.Sequential(nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, 2)); opt = optim.Adam(net.parameters(), 1e-3); X = torch.randn(512, 2); ab = torch.linspace(.99, .01, 50)
+        def q(x, t, e): a = ab[t][:, None]; return a.sqrt() * x + (1 - a).sqrt() * e
+        for i in range(60):
+            x = X[torch.randint(512, (64,))]; t = torch.randint(50, (64,)); eps = torch.randn_like(x); x = x + .01 * torch.randn_like(x)
+            loss = F.mse_loss(net(torch.cat([q(x, t, eps), t[:, None] / 50], 1)), eps); opt.zero_grad(); loss.backward(); opt.step()
+        """,
+        "",
+    ),
+    "kd_teacher_trains": (
+        """
+        T, S = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3)), nn.Linear(6, 3)
+        opt = optim.Adam(list(S.parameters()) + list(T.parameters()), 1e-3); X = torch.randn(400, 6); Y = X[:, :3].argmax(1)  # cause
+        for e in range(3):
+            for x, y in DataLoader(TensorDataset(X, Y), 40, shuffle=True):
+                t = T(x)  # cause
+                loss = .5 * F.kl_div((S(x) / 2).log_softmax(1), (t / 2).softmax(1), reduction="batchmean") + .5 * F.cross_entropy(S(x), y)  # cause
+                opt.zero_grad(); loss.backward(); opt.step()
+        """,
+        "target_gradients",
+    ),
+    "c_kd_joint": (
+        """
+        T, S = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3)), nn.Linear(6, 3)
+        opt = optim.Adam(list(S.parameters()) + list(T.parameters()), 1e-3); X = torch.randn(400, 6); Y = X[:, :3].argmax(1)
+        for e in range(3):
+            for x, y in DataLoader(TensorDataset(X, Y), 40, shuffle=True):
+                t = T(x)
+                loss = F.kl_div((S(x) / 2).log_softmax(1), (t / 2).softmax(1), reduction="batchmean") + F.cross_entropy(S(x), y) + F.cross_entropy(t, y)
+                opt.zero_grad(); loss.backward(); opt.step()
+        """,
+        "",
+    ),
+    "c_vq_codebook": (
+        """
+        enc, dec, cb = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), nn.Linear(4, 8), nn.Embedding(16, 4)
+        opt = optim.Adam([*enc.parameters(), *dec.parameters(), *cb.parameters()], 1e-3); X = torch.randn(320, 8)
+        for e in range(3):
+            for (x,) in DataLoader(TensorDataset(X), 32, shuffle=True):
+                z = enc(x); q = cb(torch.cdist(z, cb.weight).argmin(1))
+                loss = F.mse_loss(dec(z + (q - z).detach()), x) + F.mse_loss(z, q.detach()) + F.mse_loss(q, z.detach()) + .1 * F.mse_loss(z, q)
+                opt.zero_grad(); loss.backward(); opt.step()
+        """,
+        "",
+    ),
+    "bm_means": (
+        """
+        net = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2)); opt = optim.Adam(net.parameters(), 1e-2); X = torch.randn(565, 6); Y = (X[:, 0] > 0).long()
+        def evaluate(dl):
+            accs = [(net(x).argmax(1) == y).float().mean().item() for x, y in dl]  # cause
+            return sum(accs) / len(accs)  # cause
+        for e in range(3):
+            for x, y in DataLoader(TensorDataset(X[:400], Y[:400]), 25, shuffle=True): opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()
+            with torch.no_grad(): print(evaluate(DataLoader(TensorDataset(X[400:], Y[400:]), 80)))
+        """,
+        "batch_mean_scores",
+    ),
+    "c_means_weighted": (
+        """
+        net = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2)); opt = optim.Adam(net.parameters(), 1e-2); X = torch.randn(565, 6); Y = (X[:, 0] > 0).long()
+        def evaluate(dl):
+            accs = [(net(x).argmax(1) == y).float().mean().item() * len(x) for x, y in dl]
+            return sum(accs) / len(dl.dataset)
+        for e in range(3):
+            for x, y in DataLoader(TensorDataset(X[:400], Y[:400]), 25, shuffle=True): opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()
+            with torch.no_grad(): print(evaluate(DataLoader(TensorDataset(X[400:], Y[400:]), 80)))
+        """,
+        "",
+    ),
+    "mr_two_samplers": (
+        """
+        X = torch.randn(256, 6); Y = (X[:, 0] > 0).long()
+        net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2)); opt = optim.Adam(net.parameters(), 1e-2)
+        def sample(t, n):
+            return t[torch.randint(len(t), (n,))]  # cause
+        for step in range(40):
+            xb, yb = sample(X, 32), sample(Y, 32)  # cause
+            loss = F.cross_entropy(net(xb), yb); opt.zero_grad(); loss.backward(); opt.step()
+        """,
+        "mismatched_rows",
+    ),
+    "c_x": (
+        """
+        # unpaired draws on purpose: GAN real and noise
+        X, Y = torch.randn(256, 2), torch.randn(256, 2)
+        G, D = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)); og, od = optim.Adam(G.parameters(), 1e-3), optim.Adam(D.parameters(), 1e-3)
+        def sample(t, n): return t[torch.randint(len(t), (n,))]
+        for step in range(30):
+            r, y = sample(X, 32), sample(Y, 32); z = y
+            f = G(z); ld = F.softplus(-D(r)).mean() + F.softplus(D(f.detach())).mean(); od.zero_grad(); ld.backward(); od.step()
+            lg = F.softplus(-D(f)).mean(); og.zero_grad(); lg.backward(); og.step()
+        """,
+        "",
+    ),
+    "seq2seq_scored": (
+        """
+        from torch.nn.utils.rnn import pad_sequence
+        PAD = 0
+        pairs = [[1] + [random.randint(3, 29) for _ in range(random.randint(3, 10))] + [2] for _ in range(300)]
+        class S(nn.Module):
+            def __init__(self): super().__init__(); self.e = nn.Embedding(30, 24, padding_idx=PAD); self.enc = nn.GRU(24, 32, batch_first=True); self.c = nn.GRUCell(24, 32); self.o = nn.Linear(32, 30)
+            def forward(self, src, trg):
+                lens = (src != PAD).sum(1); m, _ = self.enc(self.e(src)); h = m[torch.arange(len(src)), lens - 1]; out = []
+                for t in range(trg.size(1)): h = self.c(self.e(trg[:, t]), h); out.append(self.o(h))
+                return torch.stack(out, 1)
+        net = S(); opt = optim.Adam(net.parameters(), 5e-3)
+        for ep in range(3):
+            random.shuffle(pairs)
+            for i in range(0, 300, 30):
+                b = pad_sequence([torch.tensor(t) for t in pairs[i:i+30]], batch_first=True)
+                rev = pad_sequence([torch.tensor([1] + t[1:-1][::-1] + [2]) for t in pairs[i:i+30]], batch_first=True)
+                loss = F.cross_entropy(net(b, rev[:, :-1]).reshape(-1, 30), rev[:, 1:].reshape(-1))  # cause
+                opt.zero_grad(); loss.backward(); opt.step()
+        """,
+        "scored_padding",
+    ),
+    "c_seq2seq_ignore": (
+        """
+        from torch.nn.utils.rnn import pad_sequence
+        PAD = 0
+        pairs = [[1] + [random.randint(3, 29) for _ in range(random.randint(3, 10))] + [2] for _ in range(300)]
+        class S(nn.Module):
+            def __init__(self): super().__init__(); self.e = nn.Embedding(30, 24, padding_idx=PAD); self.enc = nn.GRU(24, 32, batch_first=True); self.c = nn.GRUCell(24, 32); self.o = nn.Linear(32, 30)
+            def forward(self, src, trg):
+                lens = (src != PAD).sum(1); m, _ = self.enc(self.e(src)); h = m[torch.arange(len(src)), lens - 1]; out = []
+                for t in range(trg.size(1)): h = self.c(self.e(trg[:, t]), h); out.append(self.o(h))
+                return torch.stack(out, 1)
+        net = S(); opt = optim.Adam(net.parameters(), 5e-3)
+        for ep in range(3):
+            random.shuffle(pairs)
+            for i in range(0, 300, 30):
+                b = pad_sequence([torch.tensor(t) for t in pairs[i:i+30]], batch_first=True)
+                rev = pad_sequence([torch.tensor([1] + t[1:-1][::-1] + [2]) for t in pairs[i:i+30]], batch_first=True)
+                loss = F.cross_entropy(net(b, rev[:, :-1]).reshape(-1, 30), rev[:, 1:].reshape(-1), ignore_index=PAD)
+                opt.zero_grad(); loss.backward(); opt.step()
+        """,
+        "",
+    ),
+    "gg_hist": (
+        """
+        net = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2)); opt = optim.Adam(net.parameters(), 1e-2)
+        X = torch.randn(500, 6); Y = (X[:, 0] > 0).long(); log = defaultdict(list)
+        for e in range(3):
+            for x, y in DataLoader(TensorDataset(X, Y), 25, shuffle=True):
+                out = net(x); loss = F.cross_entropy(out, y); opt.zero_grad(); loss.backward(); opt.step()
+                log["loss"].append(loss)  # cause
+            print(torch.stack(log["loss"]).mean())
+        """,
+        "growing_graph",
+    ),
 }
 
 

@@ -17,7 +17,7 @@ from snugfit.doctor.observe.watchers.own_calls import after_own_calls
 from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
 
 _Call = Callable[..., Any]
-MOST_DRAWN = 8
+MOST_DRAWN, MOST_HELD = 8, 1_000_000
 LEAST_NUMBERS, ADDED, APART = 64, 0.25, 0.15
 """Of noise: how many numbers tell, and the correlations with the inputs of what was added to them and of what was not."""
 
@@ -28,19 +28,26 @@ class NoiseDrawn:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._drawn: list[weakref.ref[Tensor]] = []
+        self._held: list[Tensor] = []
 
     def note(self, _name: str, _args: tuple[Any, ...], _kwargs: Mapping[str, Any], result: Tensor) -> None:
         """Note what a function has drawn."""
         if result.dim() and result.numel() >= LEAST_NUMBERS:
             self._drawn = [*self._drawn[1 - MOST_DRAWN :], weakref.ref(result)]
+            if (
+                result.numel() <= MOST_HELD
+            ):  # what a function has added to its argument is gone when that returns
+                self._held = [*self._held[1 - MOST_DRAWN :], result]
 
     def look_at(self, batch: Tensor | None, target: Tensor) -> None:
         """Note a target that is noise which has nothing to do with the batch, beside other noise of its form that was added to it."""
         recorder = self._recorder
         drawn = [each for each in (reference() for reference in self._drawn) if each is not None]
         known = any(each is target for each in drawn)
+        self._held = []
         if not known or batch is None or batch is target or any(each is batch for each in drawn):
             return
+        batch = _part_like(batch, target)
         others = [each for each in drawn if each is not target and each.shape == target.shape]
         if batch.shape != target.shape or not others or not batch.is_floating_point():
             return
@@ -54,6 +61,13 @@ class NoiseDrawn:
                 "noise = torch.randn_like(x)\nloss = F.mse_loss(model(signal * x + sigma * noise, t), noise)"
             )
             recorder.add(Fault(where(), recorder.log.updates, "mismatched_rows", what, fix, 4, certain=True))
+
+
+def _part_like(batch: Tensor, target: Tensor) -> Tensor:
+    """Return the first columns, or channels, of a batch, as many as targets have, where what tells the time stands behind them; else the batch."""
+    wider = batch.dim() == target.dim() > 1 and batch.shape[1] > target.shape[1]
+    same = wider and (len(batch), *batch.shape[2:]) == (len(target), *target.shape[2:])
+    return batch[:, : target.shape[1]] if same else batch
 
 
 def _correlation(one: Tensor, other: Tensor) -> float:
