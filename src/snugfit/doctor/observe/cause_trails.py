@@ -101,7 +101,7 @@ def _of_rows(log: Log, sources: list[str]) -> dict[str, str]:
         line = line_of_scaling(trails, at) if at else None
         if line is not None:
             lines[f"other_statistics {own}"] = f"{shown(line[0])}:{line[1]}"
-    for seen_at in scored_at:
+    for seen_at in scored_at if trails.has_under(_OF_TRAINING, _scales) else ():
         at = _place(seen_at, files)
         line = line_of_scaling(trails, at, in_training=True) if at else None
         if line is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from snugfit.doctor.observe.script_syntax import last_name, spans, syntax_of
@@ -169,6 +170,15 @@ class Trails:
         )
         return any(each.test.lineno != line and condition.search(ast.unparse(each.test)) for each in tests)
 
+    def has_under(self, condition: re.Pattern[str], is_sought: Callable[[ast.AST], bool]) -> bool:
+        """Return whether any statement under a condition that has one of these words is one that is sought."""
+        conditions = (
+            each for tree in self._trees.values() for each in _statements(tree) if isinstance(each, ast.If)
+        )
+        return any(
+            condition.search(ast.unparse(each.test)) and any(map(is_sought, each.body)) for each in conditions
+        )
+
     def called_in(self, statement: ast.stmt) -> list[ast.AST]:
         """Return the functions of the script's own that a statement calls by their names."""
         names = [last_name(each.func) for each in ast.walk(statement) if isinstance(each, ast.Call)]
@@ -327,19 +337,27 @@ def rows_in(node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
             yield from rows_in(each)
 
 
-def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is in a function, or a module, and in no function or class inside of it."""
-    todo = list(ast.iter_child_nodes(scope))
+@lru_cache(maxsize=256)
+def own_nodes(scope: ast.AST) -> tuple[ast.AST, ...]:
+    """Return what is in a function, or a module, and in no function or class inside of it."""
+    nodes: list[ast.AST] = []
+    todo = deque(ast.iter_child_nodes(scope))
     while todo:
-        each = todo.pop(0)
-        yield each
+        each = todo.popleft()
+        nodes.append(each)
         if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            todo += ast.iter_child_nodes(each)
+            todo.extend(ast.iter_child_nodes(each))
+    return tuple(nodes)
+
+
+@lru_cache(maxsize=64)
+def _statements(tree: ast.AST) -> tuple[ast.stmt, ...]:
+    return tuple(each for each in ast.walk(tree) if isinstance(each, ast.stmt))
 
 
 def statements_at(tree: ast.AST, line: int) -> list[ast.stmt]:
     """Return the innermost statements around a line."""
-    around = [each for each in ast.walk(tree) if isinstance(each, ast.stmt) and spans(each, line)]
+    around = [each for each in _statements(tree) if spans(each, line)]
     places = {id(each) for each in around}
     return [each for each in around if not any(p is not each and id(p) in places for p in ast.walk(each))]
 

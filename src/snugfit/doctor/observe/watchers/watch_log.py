@@ -214,6 +214,7 @@ class Recorder:
         ends: the token that ends a text, its number and its name, in vocabularies of the script's own, by their size.
         infinite_at: the line that last made something infinite, or no number, of numbers that were finite, outside of what is differentiated.
         tables: the lines that last made tables of all pairs of as many numbers, by their shape.
+        decoded: the tokens that a model got last beside others, as a decoder does, in the first updates.
         source_read: whether the script's source was read for what no function of torch sees; `sources` are the files of it.
         waited_for: whether a schedule waits for a score that rises; `scored_losses` are the mean losses of evaluations since it was stepped,
             and their rows.
