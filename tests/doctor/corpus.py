@@ -69,7 +69,6 @@ AT_ANOTHER_LINE = {
     "heads_by_view": "reported where the statement begins, not where it ends",
     "mixup_two_orders": "reported where the loss gets what was mixed, not where it is mixed",
     "dice_of_raw_scores": "reported where the loss is differentiated, not where it is computed",
-    "last_of_padding": "reported where the loss is computed, not where the state is taken",
     "mask_after_softmax": "reported where the weights are multiplied, not where they are masked",
     "penalty_without_graph": "reported where the penalty is added, not where its gradients are taken",
     "scheduler_for_optimizer": "reported where the optimizer is made, not where it is left out",

@@ -17,7 +17,7 @@ w = rng.normal(size=6)
 y_train, y_test = train @ w, test @ w
 m, s = train.mean(axis=0), train.std(axis=0)
 X_train = torch.tensor(standardise(train), dtype=torch.float32)
-X_test = torch.tensor(standardise(test), dtype=torch.float32)
+X_test = torch.tensor(standardise(test), dtype=torch.float32)  # <- here
 Y = torch.tensor(y_train, dtype=torch.float32)
 Yt = torch.tensor(y_test, dtype=torch.float32)
 torch.manual_seed(0)
