@@ -59,7 +59,6 @@ AT_ANOTHER_LINE = {
     "special_tokens_2": "reported where forward() calls the embedding, not where the script calls the model",
     "folder_order": "reported where the loss gets the rows, not where the loader hands them out",
     "gradual_unfreeze_head_only": "reported where the optimizer is made, not where it steps",
-    "oversampled_before_split": "reported a line above the mark, which the formatter has moved to the end of the same statement",
     **dict.fromkeys(
         (each for each in ELSEWHERE_BY_THIRD_HAND if each != "encoder_without_graph"), "as at first"
     ),
