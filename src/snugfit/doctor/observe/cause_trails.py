@@ -160,7 +160,12 @@ def line_of_targets(trails: Trails, at: tuple[str, int]) -> tuple[str, int] | No
             isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Load)
             for each in ast.walk(step.statement)
         )
-        if taken and _TARGETS.search(first.name) and _TARGETS.search(step.name):
+        if (
+            taken
+            and _TARGETS.search(step.name)
+            and _TARGETS.search(first.name)
+            and trails.gives_rows(step.file, step.line)
+        ):
             return step.file, step.line
     return None
 

@@ -179,6 +179,11 @@ class Trails:
             condition.search(ast.unparse(each.test)) and any(map(is_sought, each.body)) for each in conditions
         )
 
+    def gives_rows(self, file: str, line: int) -> bool:
+        """Return whether a line stands in what a data set gives for a row: of a table, it is its other columns that were to be left out."""
+        nodes = ast.walk(self._trees[file])
+        return any(isinstance(e, ast.FunctionDef) and e.name in _ROW and spans(e, line) for e in nodes)
+
     def called_in(self, statement: ast.stmt) -> list[ast.AST]:
         """Return the functions of the script's own that a statement calls by their names."""
         names = [last_name(each.func) for each in ast.walk(statement) if isinstance(each, ast.Call)]
