@@ -86,7 +86,7 @@ class Dependence:
 
 def sensitivity(score: Tensor, anchor: Tensor) -> Tensor | None:
     """Return the gradient of a score with respect to what the tokens were read as; None where it cannot be looked at."""
-    if not score.requires_grad or not _is_plain(score.grad_fn):
+    if not score.requires_grad or not is_plain(score.grad_fn):
         return None
     try:
         return torch.autograd.grad(score, anchor, retain_graph=True, allow_unused=True)[0]
@@ -149,7 +149,7 @@ def pooled_at(node: Any, rows: int, length: int) -> str:
     return ""
 
 
-def _is_plain(node: Any) -> bool:
+def is_plain(node: Any) -> bool:
     """Return whether a graph is one of torch's own functions alone."""
     todo, seen = [node], set()
     while todo:

@@ -130,6 +130,9 @@ OBSERVED = (
     "idle_adapter",
     "dropped_columns",
     "padding_side",
+    "ends_left_out",
+    "wrong_sign",
+    "read_two_ways",
 )
 """The pitfalls that show while a script runs."""
 

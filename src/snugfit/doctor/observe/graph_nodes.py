@@ -158,6 +158,11 @@ def mark_log_probabilities(values: Tensor) -> None:
         metadata[_LOG_PROBABILITY] = True
 
 
+def is_log_probability(node: Any) -> bool:
+    """Return whether `mark_log_probabilities` has marked what a node gave."""
+    return _LOG_PROBABILITY in (getattr(node, "metadata", None) or {})
+
+
 def is_of_log_probabilities(values: Tensor) -> bool:
     """Return whether values are logarithms of probabilities, or ratios of them, through views, sums and signs."""
     node, gathered = values.grad_fn, False

@@ -204,6 +204,19 @@ def size_of_scores(node: Any) -> tuple[int, ...]:
     return tuple(scores.shape) if isinstance(scores, torch.Tensor) else ()
 
 
+def saved(node: Any, name: str) -> torch.Tensor | None:
+    """Return a tensor that a node keeps by this name; None where it has none, or was changed in its place since.
+
+    >>> saved((torch.ones(2, requires_grad=True) * torch.tensor([1.0, 2.0])).grad_fn, "_saved_other").tolist()
+    [1.0, 2.0]
+    """
+    try:
+        value = getattr(node, name, None)
+    except RuntimeError:  # torch's own check of the version
+        return None
+    return value if isinstance(value, torch.Tensor) else None
+
+
 def number_beside(node: Any) -> float:
     """Return the number by which a product was multiplied, or a quotient divided; 0 where it was none, or was changed in its place since.
 

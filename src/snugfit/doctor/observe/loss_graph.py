@@ -110,13 +110,13 @@ def summed_term(terms: list[Term], rows: int) -> Term | None:
     """Return the term of a loss that is the sum over all rows, where nothing else is computed from them: others are penalties of the weights."""
     if rows < LEAST_ROWS:
         return None
-    learned = [each for each in terms if each.node is None or not _is_penalty(each.node)]
+    learned = [each for each in terms if each.node is None or not is_penalty(each.node)]
     if len(learned) != 1 or learned[0].node is None or _summed_rows(learned[0].node) != rows:
         return None
     return learned[0]._replace(factor=learned[0].factor * _weight_of_rows(learned[0].node))
 
 
-def _is_penalty(node: Any) -> bool:
+def is_penalty(node: Any) -> bool:
     """Return whether a term is computed of weights alone, as a norm of them is."""
     kinds = {kind_of(each) for each in (node, *_below(node))}
     return all(kind.startswith(_OF_WEIGHTS) for kind in kinds)
@@ -180,7 +180,7 @@ def raw_overlap(loss: Tensor) -> str:
         parts = [each for each, _ in node.next_functions]
         if kind_of(node) == "Div" and len(parts) == 2 and None not in parts:
             masked, summed = (
-                set(_scores_summed(part, masked=way)) for part, way in zip(parts, (True, False), strict=True)
+                set(scores_summed(part, masked=way)) for part, way in zip(parts, (True, False), strict=True)
             )
             for scores in masked & summed:
                 if (maker := made_by(scores)).startswith(_RAW):
@@ -189,7 +189,7 @@ def raw_overlap(loss: Tensor) -> str:
     return ""
 
 
-def _scores_summed(node: Any, *, masked: bool) -> Iterator[Any]:
+def scores_summed(node: Any, *, masked: bool) -> Iterator[Any]:
     """Yield what is summed up below a node, through sums and numbers: scores as they are, or those that a mask is multiplied with."""
     todo = [node]
     for _ in range(MOST_SUMS):

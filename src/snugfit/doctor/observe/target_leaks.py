@@ -61,3 +61,35 @@ def _one_value_each(columns: Tensor, wanted: Tensor, classes: Tensor) -> int | N
     ordered = torch.stack(values).sort(0).values
     apart = (ordered[1:] > ordered[:-1]).all(0)
     return int(candidates[apart][0]) if bool(apart.any()) else None
+
+
+LEAST_ORDERED = 16
+
+
+def ordered_column(batch: Tensor, target: Tensor) -> int | None:
+    """Return the column of a table whose values are in the same order as the targets, or in the opposite one, without an exception; None without.
+
+    Args:
+        batch: rows and three columns or more.
+        target: a number for each row, of which nearly all differ.
+
+    >>> rows = torch.rand(20, 3)
+    >>> ordered_column(rows, (-3 * rows[:, 1]).exp()), ordered_column(rows, rows.sum(1))
+    (1, None)
+    """
+    rows = len(batch)
+    if (
+        batch.dim() != 2
+        or not 3 <= batch.shape[1] <= MOST_COLUMNS
+        or not (batch.is_floating_point() and target.is_floating_point())
+        or target.numel() != rows
+        or batch.device != target.device
+    ):
+        return None
+    wanted = target.detach().reshape(-1)
+    if len(wanted.unique()) < max(LEAST_ORDERED, rows // 2):
+        return None
+    steps = batch.detach()[wanted.argsort()].diff(dim=0)
+    moves = (steps != 0).sum(0) >= max(LEAST_ORDERED, rows // 2) - 1
+    ordered = ((steps >= 0).all(0) | (steps <= 0).all(0)) & moves
+    return int(ordered.nonzero()[0]) if bool(ordered.any()) else None

@@ -15,21 +15,26 @@ from snugfit.doctor.observe.watchers.watch_distributions import watch_distributi
 from snugfit.doctor.observe.watchers.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watchers.watch_files import watch_files
 from snugfit.doctor.observe.watchers.watch_hand_losses import watch_hand_losses
+from snugfit.doctor.observe.watchers.watch_inputs import InputWatch
 from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders, watch_scales
 from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_losses import watch_losses, watch_other_losses
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_numbers import watch_numbers
+from snugfit.doctor.observe.watchers.watch_places import PlaceWatch
 from snugfit.doctor.observe.watchers.watch_products import watch_products
 from snugfit.doctor.observe.watchers.watch_ranks import watch_ranks
 from snugfit.doctor.observe.watchers.watch_recompute import watch_recompute
+from snugfit.doctor.observe.watchers.watch_rows import RowWatch
 from snugfit.doctor.observe.watchers.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watchers.watch_scores import watch_scores
 from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
+from snugfit.doctor.observe.watchers.watch_signs import SignWatch
 from snugfit.doctor.observe.watchers.watch_squashes import watch_squashes
 from snugfit.doctor.observe.watchers.watch_states import watch_states
 from snugfit.doctor.observe.watchers.watch_sums import watch_sums
 from snugfit.doctor.observe.watchers.watch_tables import look_at_rows, watch_tables
+from snugfit.doctor.observe.watchers.watch_taught import TaughtWatch
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 from snugfit.doctor.observe.watchers.watch_texts import watch_texts
 from snugfit.doctor.observe.watchers.watch_transformers import watch_lightning, watch_transformers
@@ -46,6 +51,21 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     noise = NoiseDrawn(recorder)
     updates = UpdateWatch(recorder, gradients, modules, seeds, terms)
     recorder.on_wake = updates.woken
+    signs = SignWatch(recorder, hooked=lambda: modules.dependence.hooked)
+    signs.install(patches)
+    places = PlaceWatch(recorder)
+    modules.companions = [
+        RowWatch(
+            recorder,
+            hooked=lambda: modules.dependence.hooked,
+            shuffled=lambda: bool(modules.states.batch),
+            rows_drawn=lambda: modules.rows_drawn,
+        ),
+        signs,
+        TaughtWatch(recorder),
+        places,
+        InputWatch(recorder, rows_drawn=lambda: modules.rows_drawn),
+    ]
     modules.install(patches)
     watch_states(recorder, modules, patches)
     updates.install(patches)
@@ -62,6 +82,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_dropout(recorder, modules, patches)
     watch_recompute(recorder, patches)
     watch_scores(recorder, modules, patches)
+    places.install(patches)
     watch_numbers(recorder, modules, terms, patches)
     watch_products(recorder, patches)
     watch_sums(recorder, patches)

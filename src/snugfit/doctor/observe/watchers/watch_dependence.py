@@ -34,6 +34,9 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
     looked = (
         recorder.detailed and torch.is_grad_enabled() and scores.requires_grad and not target.requires_grad
     )
+    if looked:
+        for companion in modules.companions:
+            companion.scored(target)
     if not looked or batch is None:
         return
     plain = all(each.layout is torch.strided and not each.is_nested for each in (batch, target))

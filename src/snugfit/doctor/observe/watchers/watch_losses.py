@@ -15,6 +15,7 @@ from torch.nn import functional
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.class_axes import ClassAxes
 from snugfit.doctor.observe.class_paths import mixed_classes, other_softmax
+from snugfit.doctor.observe.companions import LossCall
 from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.graph_nodes import (
     channels_before_reshape,
@@ -147,6 +148,7 @@ def watch_losses(
                 result = original(input, target, *args, **kwargs)
                 with recorder.guard():
                     _remember(recorder, gradients, result, target, options)
+                    _tell(recorder, modules, name, input, target, result, options)
                 return result
 
             return loss
@@ -173,6 +175,7 @@ def watch_losses(
                         look_at_loop(recorder, modules, mean=kwargs.get("reduction", "mean") == "mean")
                         recorder.add(_binary(recorder, name, input, target, kwargs))
                         _remember(recorder, gradients, result, target, kwargs)
+                        _tell(recorder, modules, name, input, target, result, kwargs)
                 return result
 
             return loss
@@ -183,6 +186,21 @@ def watch_losses(
         patches.wrap(functional, name, of_classes(name))
     for name in _OTHERS:
         patches.wrap(functional, name, of_numbers(name))
+
+
+def _tell(
+    recorder: Recorder,
+    modules: ModuleWatch,
+    name: str,
+    scores: Tensor,
+    target: Tensor,
+    result: Any,
+    options: dict[str, Any],
+) -> None:
+    """Tell the companions of a loss that may be differentiated."""
+    if recorder.detailed and isinstance(result, Tensor) and result.requires_grad:
+        for companion in modules.companions:
+            companion.lost(LossCall(name, scores, target, result, options))
 
 
 def watch_other_losses(

@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.class_axes import ClassAxes
+from snugfit.doctor.observe.companions import Companion, ModelCall, ModuleOutput
 from snugfit.doctor.observe.dependence import Dependence
 from snugfit.doctor.observe.frozen_norms import FrozenNorms
 from snugfit.doctor.observe.graph_nodes import mark_mixing
@@ -119,6 +120,7 @@ class ModuleWatch:
         self.last_trained = self.rows_drawn = 0
         self._learned: set[int] = set()
         self.tables = Tables()
+        self.companions: list[Companion] = []
 
     @property
     def inside(self) -> bool:
@@ -313,6 +315,8 @@ class ModuleWatch:
             self.class_axes.note_output(root.id, output)
         if self.recorder.detailed:
             self.graphs.note_output(root.id, output)
+            for companion in self.companions:
+                companion.ended(ModuleOutput(module, output, self._depth == 0))
             if isinstance(module, nn.RNNBase):
                 self.states.after(module, output)
             if isinstance(module, nn.RNNBase | nn.Conv1d):
@@ -372,6 +376,9 @@ class ModuleWatch:
             self.ready.before(module, grad=grad, recalibrates=recalibrates)
         elif not grad and self.recorder.log.updates:
             self.ready.of_copy(module)
+        if grad and trained and self.recorder.detailed:
+            for companion in self.companions:
+                companion.begins(ModelCall(module, inputs))
         scale, low, high = self._scale(seen.id, batch, grad=grad)
         if grad and trained and self.recorder.detailed:
             note_infinite(self.recorder, inputs)

@@ -10,11 +10,13 @@ from snugfit.doctor.observe.own_source import line_that_draws_apart, own_files, 
 from snugfit.doctor.observe.run_events import (
     CopyUnmoved,
     DrawnApart,
+    Fault,
     FittedToAll,
     GraphOfAllEdges,
     LossLost,
     RateUnused,
 )
+from snugfit.doctor.observe.unread_flags import flags_left_out
 from snugfit.doctor.observe.watchers.watch_log import Recorder, shown
 
 
@@ -35,6 +37,14 @@ def look_at_source(recorder: Recorder) -> None:
         rate = rate_that_is_only_shown(file)
         if rate is not None:
             recorder.add(RateUnused(f"{shown(file)}:{rate.line}", update, rate.name))
+        flags = flags_left_out(file)
+        if flags is not None:
+            what = (
+                f"The value of the next state is added to the reward of each step, also of the last one of an episode: `{flags.name}` is set and never read, "
+                "and values grow by what comes after an end."
+            )
+            fix = f"targets = rewards + gamma * next_values * (1 - {flags.name}.float())"
+            recorder.add(Fault(f"{shown(file)}:{flags.line}", update, "ends_left_out", what, fix))
         for copy in copies_under_a_count(file):
             recorder.add(CopyUnmoved(f"{shown(file)}:{copy.line}", update, copy.name))
         fitted, graph = fitted_before_split(file), graph_of_all_edges(file)

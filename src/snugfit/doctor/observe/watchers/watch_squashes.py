@@ -55,6 +55,8 @@ def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -
         if isinstance(given, Tensor) and not given.is_complex():
             if given.requires_grad and name in _OF_POSITIVES:
                 _look_at_least(recorder, name, given.detach())
+            if name == "exp" and result.requires_grad:
+                mark_line(result, where())
             look_at_infinities(recorder, name, given, result)
 
     limited = after_own_calls(recorder, look_at_limits)

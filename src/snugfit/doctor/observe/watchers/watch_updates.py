@@ -217,6 +217,8 @@ class UpdateWatch:
             if self.recorder.detailed and not self.modules.dependence.hooked:
                 self.terms.differentiated(value, self.modules.rows_in_batch, factor)
                 self.modules.taught.differentiated(value)
+                for companion in self.modules.companions:
+                    companion.differentiated(value)
             if math.isnan(self._first_loss):
                 self._first_loss = amount
         made_at, of_inputs = "", False
@@ -415,6 +417,8 @@ class UpdateWatch:
         self.modules.loaded.before_step(optimizer)
         if self.recorder.detailed:
             self.terms.before_step(optimizer, limited=bool(state.clipped))
+            for companion in self.modules.companions:
+                companion.steps(optimizer)
             self._before = {
                 self.recorder.number(each): _sums(each) for each in state.parameters() if each.numel()
             }

@@ -1,0 +1,33 @@
+"""A variational autoencoder that draws with the variance for the deviation."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+torch.manual_seed(0)
+
+
+class Coder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8))
+        self.decoder = nn.Sequential(nn.Linear(4, 24), nn.ReLU(), nn.Linear(24, 12))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        mean, logvar = self.encoder(x).chunk(2, dim=1)
+        deviation = logvar.exp()  # <- here
+        return self.decoder(mean + deviation * torch.randn_like(mean)), mean, logvar
+
+
+coder = Coder()
+optimizer = torch.optim.Adam(coder.parameters(), 1e-3)
+for _ in range(20):
+    x = torch.randn(32, 12)
+    made, mean, logvar = coder(x)
+    divergence = -0.5 * (1 + logvar - mean.pow(2) - logvar.exp()).sum(1).mean()
+    loss = functional.mse_loss(made, x, reduction="sum") / len(x) + divergence
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()

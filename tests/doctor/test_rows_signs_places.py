@@ -1,0 +1,282 @@
+"""What is seen in how rows, signs and places of a model's inputs come out: each fault beside what looks like it and is none."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+import torch
+
+from snugfit.doctor.findings import is_ill
+from snugfit.doctor.observe.child import watch_script
+from snugfit.doctor.observe.detect import diagnose
+from snugfit.doctor.observe.joined_graphs import edges_within_the_first
+from snugfit.doctor.observe.made_columns import made_column
+from snugfit.doctor.observe.row_influence import Call, line_of_mixing
+from snugfit.doctor.observe.unread_flags import flags_left_out
+from tests.doctor.test_variants import BEGIN, looped
+
+pytestmark = pytest.mark.slow
+
+ROWS = """
+x = torch.randn(240, 9, 6)
+y = (x[:, :, 0].sum(1) > 0).long()
+loader = DataLoader(TensorDataset(x, y), 24, shuffle=True)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.q, self.k, self.v = (nn.Linear(6, 8) for _ in range(4))
+        self.rnn = nn.GRU(8, 8, num_layers=2, batch_first=True)
+        self.conv, self.norm = nn.Conv1d(6, 8, 3), nn.BatchNorm1d(8)
+        self.head = nn.Linear(8, 2)
+    def forward(self, x):
+{body}
+        return self.head(h)
+net = Net()
+optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+for epoch in range(2):
+    for a, b in loader:
+        loss = F.cross_entropy(net(a), b)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+ORDER = "x = self.e(x)\norder = x[:, 0, 0].argsort()\n"
+
+
+def told(tmp_path: Path, text: str, pitfall: str) -> None:
+    """See that what is certain or likely, but for weights that no case uses, is this, also at the marked line; nothing for ""."""
+    script = tmp_path / "train.py"
+    script.write_text(BEGIN + text)
+    log = watch_script(script)
+    assert log.complete and not log.failure, log.failure
+    ill = [each for each in diagnose([log]) if is_ill([each]) and each.pitfall != "no_gradient"]
+    assert {each.pitfall for each in ill} == ({pitfall} if pitfall else set()), ill
+    marked = [number for number, line in enumerate(script.read_text().splitlines(), 1) if "# cause" in line]
+    places = [int(each.where.rpartition(":")[2]) for each in ill]
+    assert not pitfall or set(marked) & set(places), (marked, places)
+
+
+@pytest.mark.parametrize(
+    ("body", "pitfall"),
+    [
+        (ORDER + "_, s = self.rnn(x[order])  # cause\nh = s[-1]", "wrong_axis"),
+        (ORDER + "_, s = self.rnn(x[order])\nh = s[-1][order.argsort()]", ""),
+        ("h = self.e(x).mean(1)\nh = self.rnn(h.unsqueeze(0))[0]  # cause\nh = h.squeeze(0)", "wrong_axis"),
+        ("q, k, v = self.q(x), self.k(x), self.v(x)\nq, k, v = (each.transpose(0, 1) for each in (q, k, v))  # cause\nh = ((q @ k.mT).softmax(-1) @ v).transpose(0, 1).mean(1)", "wrong_axis"),
+        ("q, k, v = self.q(x), self.k(x), self.v(x)\nh = ((q @ k.mT).softmax(-1) @ v).mean(1)", ""),
+        ("h = self.norm(self.conv(x.mT)).relu().mean(2)", ""),
+        ("h = self.e(x).mean(1)\nh = (h - h.mean(0)) / (h.var(0) + 1e-5).sqrt()", ""),
+        ("h = self.e(x).mean(1)\nh = 0.7 * h + 0.3 * h[torch.randperm(len(h))]", ""),
+    ],
+    ids=["not put back", "put back", "a batch as a text", "attention over rows", "attention", "batch norm", "by hand", "mixed"],
+)  # fmt: skip
+def test_a_row_whose_output_is_made_of_other_rows_is_found(tmp_path: Path, body: str, pitfall: str) -> None:
+    told(tmp_path, ROWS.replace("{body}", indent(body, "        ")), pitfall)
+
+
+SIGNS = """
+from torch.distributions import Categorical
+net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+"""
+BODY = "x = torch.randn(40, 6); y = torch.randint(0, 4, (40,)); t = x.sum(1, keepdim=True); logp = F.log_softmax(net(x), 1)\n"
+ACTED = "d = Categorical(logits=net(x)); a = d.sample(); gain = torch.randn(40)\n"
+DICE = "p = net(x).sigmoid(); m = F.one_hot(y, 4).float()\n"
+PARTS = "mean, s = net(x).chunk(2, 1)\n"
+DIVERGING = "loss = F.mse_loss(z.sum(1, keepdim=True), t) - 0.5 * torch.mean(1 + s - mean ** 2 - s.exp())"
+
+
+@pytest.mark.parametrize(
+    ("loss", "pitfall"),
+    [
+        ("loss = logp[torch.arange(40), y].mean()  # cause", "wrong_sign"),
+        ("loss = -logp.gather(1, y[:, None]).mean()", ""),
+        ("loss = (F.one_hot(y, 4) * logp).sum(1).mean()  # cause", "wrong_sign"),
+        ("loss = -(F.one_hot(y, 4) * logp).sum(1).mean()", ""),
+        (ACTED + "loss = -(d.log_prob(a) * gain).mean() + 0.01 * d.entropy().mean()  # cause", "wrong_sign"),
+        (ACTED + "loss = -(d.log_prob(a) * gain).mean() - 0.01 * d.entropy().mean()", ""),
+        (ACTED + "loss = (d.log_prob(a) * gain.abs()).mean()  # cause", "wrong_sign"),
+        ("loss = F.cross_entropy(net(x), y) - 1e-3 * sum(w.pow(2).sum() for w in net.parameters())  # cause", "wrong_sign"),
+        ("loss = F.cross_entropy(net(x), y) + 1e-3 * sum(w.pow(2).sum() for w in net.parameters())", ""),
+        (DICE + "loss = (2 * (p * m).sum() + 1) / (p.sum() + m.sum() + 1)  # cause", "wrong_sign"),
+        (DICE + "loss = 1 - (2 * (p * m).sum() + 1) / (p.sum() + m.sum() + 1)", ""),
+        (DICE + "tp, fp = (p * m).sum(), (p * (1 - m)).sum()\nloss = 1 - (tp + 1) / (tp + 0.3 * fp + ((1 - p) * m).sum() + 1)", ""),
+        (PARTS + "z = mean + s.exp() * torch.randn_like(mean)  # cause\n" + DIVERGING, "read_two_ways"),
+        (PARTS + "z = mean + (s / 2).exp() * torch.randn_like(mean)\n" + DIVERGING, ""),
+    ],
+)  # fmt: skip
+def test_what_a_loss_pushes_the_wrong_way_is_found(tmp_path: Path, loss: str, pitfall: str) -> None:
+    told(tmp_path, SIGNS + looped(BODY + loss), pitfall)
+
+
+ADVERSARIES = """
+maker = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+critic = nn.Sequential(nn.Linear(2, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+of_maker, of_critic = (torch.optim.Adam(each.parameters(), 1e-3) for each in (maker, critic))
+for update in range(20):
+    real = torch.randn(32, 2) + 3
+    with torch.no_grad():
+        fake = maker(torch.randn(32, 4))
+    loss = {critic}
+    of_critic.zero_grad(); loss.backward(); of_critic.step()
+    fake = maker(torch.randn(32, 4))
+    loss = {maker}
+    of_maker.zero_grad(); loss.backward(); of_maker.step()
+"""
+WASSERSTEIN = "critic(fake).mean() - critic(real).mean()"
+
+
+@pytest.mark.parametrize(
+    ("critic", "maker", "pitfall"),
+    [
+        (WASSERSTEIN, "critic(fake).mean()  # cause", "wrong_sign"),
+        (WASSERSTEIN, "-critic(fake).mean()", ""),
+        ("((critic(real) - 1) ** 2).mean() + (critic(fake) ** 2).mean()", "(critic(fake) ** 2).mean()  # cause", "wrong_sign"),
+        ("F.relu(1 - critic(real)).mean() + F.relu(1 + critic(fake)).mean()", "-critic(fake).mean()", ""),
+    ],
+)  # fmt: skip
+def test_adversaries_that_learn_the_same_are_found(
+    tmp_path: Path, critic: str, maker: str, pitfall: str
+) -> None:
+    told(tmp_path, ADVERSARIES.format(critic=critic, maker=maker), pitfall)
+
+
+TAUGHT = """
+pupil, teacher = nn.Linear(6, 4), nn.Linear(6, 4)
+optimizer = torch.optim.Adam([*pupil.parameters(), *{moved}.parameters()][: 4 if {both} else 2], lr=1e-3)
+"""
+KL = "loss = F.kl_div(F.log_softmax({one}, 1), F.softmax({other}, 1), reduction='batchmean') + F.cross_entropy(pupil(x), y)"
+INPUTS = "x = torch.randn(40, 6); y = torch.randint(0, 4, (40,))\n"
+
+
+@pytest.mark.parametrize(
+    ("both", "loss", "pitfall"),
+    [
+        (True, KL.format(one="pupil(x)", other="teacher(x)") + "  # cause", "target_gradients"),
+        (True, KL.format(one="pupil(x)", other="teacher(x)") + " + F.cross_entropy(teacher(x), y)", ""),
+        (False, KL.format(one="pupil(x)", other="teacher(x).detach()"), ""),
+        (False, KL.format(one="teacher(x).detach()", other="pupil(x)") + "  # cause", "wrong_scores"),
+    ],
+    ids=["teacher moves", "both are taught", "detached", "exchanged"],
+)
+def test_a_teacher_that_learns_to_be_like_its_pupil_is_found(
+    tmp_path: Path, both: bool, loss: str, pitfall: str
+) -> None:
+    told(tmp_path, TAUGHT.format(moved="teacher", both=both) + looped(INPUTS + loss), pitfall)
+
+
+PLACES = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.p = nn.Embedding(20, 16), nn.Embedding(50, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.drop, self.head = nn.Dropout(0.1), nn.Linear(16, 20)
+    def forward(self, ids):
+        x = self.e(ids)
+{body}
+        x = self.layer(self.drop(x), src_mask=nn.Transformer.generate_square_subsequent_mask(x.size(1)))
+        return self.head(x)
+net = Net()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+"""
+NEXT = "ids = torch.randint(0, 20, (16, 11)); loss = F.cross_entropy(net(ids[:, :-1]).reshape(-1, 20), ids[:, 1:].reshape(-1))"
+
+
+@pytest.mark.parametrize(
+    ("body", "pitfall"),
+    [
+        ("x = x + self.p(torch.arange(x.size(0))).unsqueeze(1)  # cause", "wrong_axis"),
+        ("x = x + self.p(torch.arange(x.size(1))).unsqueeze(0)", ""),
+        ("x = x + self.p(torch.arange(x.size(1)))\nx = x + self.p(torch.randint(0, 50, (x.size(0),))).unsqueeze(1)", ""),
+    ],
+    ids=["along the rows", "along the text", "a condition of each row too"],
+)  # fmt: skip
+def test_places_that_are_added_along_the_rows_are_found(tmp_path: Path, body: str, pitfall: str) -> None:
+    told(tmp_path, PLACES.replace("{body}", indent(body, "        ")) + looped(NEXT), pitfall)
+
+
+MASKED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e = nn.Embedding(20, 16, padding_idx=0)
+        self.q, self.k, self.v, self.head = (nn.Linear(16, width) for width in (16, 16, 16, 2))
+    def forward(self, ids):
+        x, mask = self.e(ids), (ids != 0).float().unsqueeze(1)
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        s = q @ k.mT / 4
+{body}
+        return self.head((w @ v)[:, 0])
+net = Net()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+def batch():
+    ids = torch.randint(1, 20, (16, 12))
+    for row, end in enumerate(torch.randint(4, 12, (16,)).tolist()):
+        ids[row, end:] = 0
+    return ids
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "pitfall"),
+    [
+        ("w = s.masked_fill(mask == 0, -1e-9).softmax(-1)  # cause", "unmasked_padding"),
+        ("w = s.masked_fill(mask == 0, -1e9).softmax(-1)", ""),
+        ("w = torch.where(mask == 0, 0.0, s).softmax(-1)  # cause", "unmasked_padding"),
+        ("s = s + mask\nw = F.softmax(s, dim=-1)  # cause", "unmasked_padding"),
+        ("s = s + (1 - mask) * -1e9\nw = F.softmax(s, dim=-1)", ""),
+        ("w = (s * mask).softmax(-1)  # cause", "unmasked_padding"),
+    ],
+)
+def test_places_that_a_mask_does_not_hide_are_found(tmp_path: Path, body: str, pitfall: str) -> None:
+    text = MASKED.replace("{body}", indent(body, "        "))
+    told(tmp_path, text + looped("loss = F.cross_entropy(net(batch()), torch.randint(0, 2, (16,)))"), pitfall)
+
+
+def test_edges_of_joined_graphs_that_count_from_0_are_known() -> None:
+    owners = torch.arange(6).repeat_interleave(5)
+    ring = torch.stack((torch.arange(5), torch.arange(5).roll(1)))
+    apart = torch.cat([ring + 5 * graph for graph in range(6)], 1)
+    alike = torch.cat([ring] * 6, 1)
+    nodes = torch.randn(30, 3)
+    assert edges_within_the_first([nodes, alike, owners]) == (30, 6, 30, 4)
+    assert edges_within_the_first([nodes, apart, owners]) is None
+    assert edges_within_the_first([nodes, alike]) is None
+
+
+def test_a_column_that_is_made_of_the_target_is_known_by_the_source() -> None:
+    text = "df['a'] = df['b'] * 2\ndf['log'] = np.log(df['price'])\ny = df['price'].values\n"
+    assert made_column(ast.parse(text)) == 2
+    assert made_column(ast.parse(text.replace("['price'])", "['b'])"))) == 0
+
+
+def test_flags_of_ends_that_nothing_reads_are_known_by_the_source(tmp_path: Path) -> None:
+    text = """
+Step = namedtuple("Step", "state action reward next_state done")
+def learn(batch):
+    {set}
+    target = batch.reward + gamma * net(batch.next_state).max(1).values{rest}
+    loss = F.mse_loss(q, target)
+"""
+    cases = {
+        ("done = torch.tensor(batch.done)", ""): True,
+        ("pass", ""): True,
+        ("done = torch.tensor(batch.done)", " * (1 - done)"): False,
+        ("goes_on = [each for each, done in zip(batch.state, batch.done) if not done]", ""): False,
+    }
+    for number, ((sets, rest), left_out) in enumerate(cases.items()):
+        file = tmp_path / f"agent{number}.py"
+        file.write_text(text.format(set=sets, rest=rest))
+        assert (flags_left_out(str(file)) is not None) is left_out, (sets, rest)
+
+
+def test_the_line_of_mixing_is_between_two_calls(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("h = a(x)\nz = 3\nh = h.view(4, -1)\ny = b(h)\n")
+    leaf = torch.ones(4, 2, requires_grad=True)
+    edges = [torch.autograd.graph.get_gradient_edge(each) for each in (leaf * 2, leaf * 3)]
+    calls = [Call(str(file), line, 4, edge, 0, (4, 2)) for line, edge in zip((1, 4), edges, strict=True)]
+    assert line_of_mixing(calls, 0) == (str(file), 3)
+    assert line_of_mixing(calls, 1) == (str(file), 4)
