@@ -280,3 +280,34 @@ def test_the_line_of_mixing_is_between_two_calls(tmp_path: Path) -> None:
     calls = [Call(str(file), line, 4, edge, 0, (4, 2)) for line, edge in zip((1, 4), edges, strict=True)]
     assert line_of_mixing(calls, 0) == (str(file), 3)
     assert line_of_mixing(calls, 1) == (str(file), 4)
+
+
+SETTINGS = """
+net = nn.Sequential(nn.Linear(6, 16), {norm}nn.ReLU(),
+    nn.Dropout({dropout}), nn.Linear(16, {classes}))
+counts = torch.tensor([800.0, 150.0, 50.0])
+{weights}
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+"""
+LABELS = "y = torch.multinomial(torch.tensor([0.8, 0.15, 0.05]), 60, replacement=True); loss = F.cross_entropy(net(torch.randn(60, 6)), y, weight=weight)"
+MARKS = "y = (torch.rand(60, 1) < 0.1).float(); loss = F.binary_cross_entropy_with_logits(net(torch.randn(60, 6)), y, pos_weight=weight)"
+
+
+@pytest.mark.parametrize(
+    ("norm", "dropout", "weights", "loss", "pitfall"),
+    [
+        ("", "0.1", "weight = counts / counts.sum()  # cause", LABELS, "imbalance"),
+        ("", "0.1", "weight = counts.sum() / counts", LABELS, ""),
+        ("", "0.1", "weight = torch.tensor([0.1])  # cause", MARKS, "imbalance"),
+        ("", "0.1", "weight = torch.tensor([9.0])", MARKS, ""),
+        ("nn.BatchNorm1d(16, momentum=0.99),  # cause\n    ", "0.5", "weight = None", LABELS, "unready_norm"),
+        ("nn.BatchNorm1d(16, momentum=0.01),", "0.5", "weight = None", LABELS, ""),
+    ],
+    ids=["of frequent classes", "of rare ones", "few count less", "few count more", "as elsewhere", "momentum"],
+)  # fmt: skip
+def test_settings_the_other_way_round_are_found(
+    tmp_path: Path, norm: str, dropout: str, weights: str, loss: str, pitfall: str
+) -> None:
+    classes = 1 if loss is MARKS else 3
+    text = SETTINGS.format(norm=norm, dropout=dropout, weights=weights, classes=classes)
+    told(tmp_path, text + looped(loss), pitfall)

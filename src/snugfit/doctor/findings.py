@@ -139,6 +139,7 @@ PITFALLS: dict[str, str] = {
     "best_overwritten": "the checkpoint of the best is written whatever the score",
     "idle_adapter": "adapters that train nothing",
     "dropped_columns": "columns that the trainer leaves out, and that are to be learned from",
+    "dropped_units": "nearly all units are dropped",
     "ends_left_out": "values of an agent go on behind the end of an episode",
     "wrong_sign": "something of the loss is learned the wrong way round",
     "read_two_ways": "one output of the model is read in two ways that contradict each other",

@@ -130,6 +130,7 @@ OBSERVED = (
     "idle_adapter",
     "dropped_columns",
     "padding_side",
+    "dropped_units",
     "ends_left_out",
     "wrong_sign",
     "read_two_ways",

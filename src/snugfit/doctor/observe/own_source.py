@@ -30,17 +30,17 @@ def line_that_sets(attributes: Iterable[str]) -> str:
         )
         return bool(sets.search(lines[number])) and not of_parameters
 
-    return _first_line(matches) if attribute else ""
+    return first_line(matches) if attribute else ""
 
 
 def sets_rate_of_zero() -> bool:
     """Return whether the script sets a learning rate to 0 as it stands: not one that comes to 0."""
-    return bool(_first_line(lambda lines, number: bool(_ZERO_RATE.search(lines[number]))))
+    return bool(first_line(lambda lines, number: bool(_ZERO_RATE.search(lines[number]))))
 
 
 def line_that_splits() -> str:
     """Return file:line where the script splits its rows at random; "" where its source does not show it."""
-    return _first_line(
+    return first_line(
         lambda lines, number: bool(_SPLITS.search(lines[number])) and "import" not in lines[number]
     )
 
@@ -173,7 +173,8 @@ def own_files() -> Iterator[str]:
             yield file
 
 
-def _first_line(matches: Callable[[Sequence[str], int], bool]) -> str:
+def first_line(matches: Callable[[Sequence[str], int], bool]) -> str:
+    """Return file:line of the first line of the script's source that matches, which is asked with all lines of a file and a number; "" without."""
     for file in own_files():
         lines = linecache.getlines(file)
         for number in range(len(lines)):

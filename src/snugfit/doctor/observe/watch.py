@@ -29,6 +29,7 @@ from snugfit.doctor.observe.watchers.watch_rows import RowWatch
 from snugfit.doctor.observe.watchers.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watchers.watch_scores import watch_scores
 from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
+from snugfit.doctor.observe.watchers.watch_settings import SettingWatch
 from snugfit.doctor.observe.watchers.watch_signs import SignWatch
 from snugfit.doctor.observe.watchers.watch_squashes import watch_squashes
 from snugfit.doctor.observe.watchers.watch_states import watch_states
@@ -63,6 +64,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         ),
         signs,
         TaughtWatch(recorder),
+        SettingWatch(recorder),
         places,
         InputWatch(recorder, rows_drawn=lambda: modules.rows_drawn),
     ]

@@ -114,14 +114,15 @@ class PlaceWatch(Companion):
         tokens = self._recorder.tokens
         if tokens is None or tokens.dim() != 2 or key.device != tokens.device:
             return
-        if of_heads and (key.dim() != 4 or key.shape[0] != tokens.shape[0]):
+        if key.dim() != (4 if of_heads else 3):
             return
-        vectors = key.transpose(1, 2).flatten(2) if of_heads else key
-        if vectors.dim() != 3 or sorted(vectors.shape[:2]) != sorted(tokens.shape):
+        # rows, places and values: torch's layer has the places first, and its tokens may lie so too
+        vectors = key.transpose(1, 2).flatten(2) if of_heads else key.transpose(0, 1)
+        if vectors.dim() != 3 or vectors.shape[0] == vectors.shape[1]:
             return
-        if not of_heads and vectors.shape[:2] != tokens.shape:
-            vectors = vectors.transpose(0, 1)  # torch's layer has the places first
-        if vectors.shape[:2] != tokens.shape or tokens.shape[0] == tokens.shape[1]:
+        if vectors.shape[:2] == tokens.shape[::-1]:
+            tokens = tokens.t()
+        if vectors.shape[:2] != tokens.shape:
             return
         within, between = are_alike(vectors, tokens)
         at = place_of_addition(key.grad_fn)
