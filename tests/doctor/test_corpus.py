@@ -44,6 +44,7 @@ from tests.doctor.corpus import (
     MISSED_OF_SECOND_HAND,
     MISSED_OF_SEVENTH_HAND,
     MISSED_OF_SIXTH_HAND,
+    NEAR_FAULTS_OF_NINTH_HAND,
     NINTH_HAND,
     NO_CHECK_OF_FOURTH_HAND,
     OTHERWISE_NAMED,
@@ -120,7 +121,11 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
         *(each for each in CLEAN_OF_THIRD_HAND if each.stem not in RANKS_OF_THIRD_HAND),
         *CLEAN_OF_FOURTH_HAND,
         *CLEAN_OF_FIFTH_HAND,
-        *(each for each in CLEAN_OF_NINTH_HAND if each.stem in ALARMS_OF_NINTH_HAND),
+        *(
+            each
+            for each in CLEAN_OF_NINTH_HAND
+            if each.stem in ALARMS_OF_NINTH_HAND + NEAR_FAULTS_OF_NINTH_HAND
+        ),
     ],
     ids=_stem,
 )

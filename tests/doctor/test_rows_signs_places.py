@@ -311,3 +311,48 @@ def test_settings_the_other_way_round_are_found(
     classes = 1 if loss is MARKS else 3
     text = SETTINGS.format(norm=norm, dropout=dropout, weights=weights, classes=classes)
     told(tmp_path, text + looped(loss), pitfall)
+
+
+SUMMED = """
+net = nn.Linear(6, 3)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+criterion = nn.CrossEntropyLoss()
+data = TensorDataset(torch.randn(60, 6), torch.randint(0, 3, (60,)))
+loader, val_loader = DataLoader(data, 10, shuffle=True), DataLoader(TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,))), 10)
+def evaluate():
+    net.eval()
+    total = 0.0
+    with torch.no_grad():
+        for x, y in val_loader:
+            total += {added}
+            {inside}
+    return total / len(val_loader.dataset){divided}
+{before}
+for epoch in range(3):
+    {each}
+    net.train()
+    for x, y in loader:
+        loss = criterion(net(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        running += loss.item()
+    print(epoch, running / len(loader), evaluate())
+"""
+RIGHT_SUM = {"added": "criterion(net(x), y).item() * len(x)", "inside": "pass", "divided": "", "before": "pass", "each": "running = 0.0"}  # fmt: skip
+LOSS_FIRST = "0.0; loss = criterion(net(x), y); total += loss.item()"
+
+
+@pytest.mark.parametrize(
+    ("other", "pitfall"),
+    [
+        ({}, ""),
+        ({"before": "running = 0.0  # cause", "each": "pass"}, "batch_mean_scores"),
+        ({"inside": "return total / len(x)  # cause"}, "last_batch_score"),
+        ({"added": LOSS_FIRST, "divided": "  # cause"}, "batch_mean_scores"),
+        ({"added": LOSS_FIRST.replace("total +=", "loss = loss * len(x); total +=")}, ""),
+    ],
+    ids=["right", "never set back", "the first batch", "means by rows", "weighed before"],
+)
+def test_scores_that_are_summed_up_wrongly_are_found(
+    tmp_path: Path, other: dict[str, str], pitfall: str
+) -> None:
+    told(tmp_path, SUMMED.format(**(RIGHT_SUM | other)), pitfall)

@@ -22,6 +22,7 @@ from snugfit.doctor.observe.detectors import (
     run_faults,
     scaling_faults,
     schedule_faults,
+    sum_faults,
     term_faults,
     time_faults,
 )
@@ -46,6 +47,7 @@ DETECTORS: tuple[Detector, ...] = (
     *run_faults.DETECTORS,
     *plain_faults.DETECTORS,
     *time_faults.DETECTORS,
+    *sum_faults.DETECTORS,
 )
 
 OBSERVED = (

@@ -326,3 +326,19 @@ class CopyUnmoved(Event):
     """
 
     name: str
+
+
+@dataclass(frozen=True)
+class ScoreSum(Event):
+    """The source sums up scores over the batches of a loop, and what comes of it is wrong.
+
+    Args:
+        name: of the sum.
+        first, last: the lines of the loop, in the same file.
+        way: how, of `score_sums`.
+    """
+
+    name: str
+    first: int
+    last: int
+    way: str

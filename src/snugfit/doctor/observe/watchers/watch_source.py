@@ -15,7 +15,9 @@ from snugfit.doctor.observe.run_events import (
     GraphOfAllEdges,
     LossLost,
     RateUnused,
+    ScoreSum,
 )
+from snugfit.doctor.observe.score_sums import wrong_sums
 from snugfit.doctor.observe.unread_flags import flags_left_out
 from snugfit.doctor.observe.watchers.watch_log import Recorder, shown
 
@@ -37,6 +39,9 @@ def look_at_source(recorder: Recorder) -> None:
         rate = rate_that_is_only_shown(file)
         if rate is not None:
             recorder.add(RateUnused(f"{shown(file)}:{rate.line}", update, rate.name))
+        for each in wrong_sums(file):
+            at = f"{shown(file)}:{each.line}"
+            recorder.add(ScoreSum(at, update, each.name, each.first, each.last, each.way))
         flags = flags_left_out(file)
         if flags is not None:
             what = (
