@@ -356,3 +356,21 @@ def test_scores_that_are_summed_up_wrongly_are_found(
     tmp_path: Path, other: dict[str, str], pitfall: str
 ) -> None:
     told(tmp_path, SUMMED.format(**(RIGHT_SUM | other)), pitfall)
+
+
+COMPILED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.MultiheadAttention(6, 2, batch_first=True), nn.Linear(6, 6)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.layer(x, x, x)[0]
+        h = F.softmax(h, dim=-1) + h.softmax(-1) + torch.softmax(h, -1)
+        return self.head(F.scaled_dot_product_attention(h, h, h))
+net = torch.jit.script(Net())
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+"""
+
+
+def test_attention_that_a_script_compiles_with_torch_jit_script_is_compiled_as_it_is(tmp_path: Path) -> None:
+    told(tmp_path, COMPILED + looped("loss = net(torch.randn(4, 5, 6)).pow(2).mean()"), "")

@@ -80,7 +80,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_other_losses(recorder, gradients, modules, patches)
     watch_distributions(recorder, patches)
     watch_squashes(recorder, modules, patches)
-    watch_attention(recorder, patches)
+    watch_attention(recorder, places, patches)
     watch_dropout(recorder, modules, patches)
     watch_recompute(recorder, patches)
     watch_scores(recorder, modules, patches)

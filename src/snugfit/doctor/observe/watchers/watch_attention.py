@@ -12,11 +12,12 @@ from torch.nn import functional
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.text_events import PaddingMask
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_places import PlaceWatch
 
 _Call = Callable[..., Any]
 
 
-def watch_attention(recorder: Recorder, patches: Patches) -> None:
+def watch_attention(recorder: Recorder, places: PlaceWatch, patches: Patches) -> None:
     """Record what the masks of padding hide, in the first updates."""
 
     def attending(original: _Call) -> _Call:
@@ -26,6 +27,7 @@ def watch_attention(recorder: Recorder, patches: Patches) -> None:
             )
             if looked and recorder.active:
                 with recorder.guard():
+                    places.attended(args, kwargs, of_heads=False)
                     query, key = (*args, kwargs.get("query"), kwargs.get("key"))[:2]
                     free = kwargs.get("attn_mask") is None and not kwargs.get("is_causal")
                     tokens = recorder.tokens_of(key) if query is key else None

@@ -40,7 +40,6 @@ class PlaceWatch(Companion):
         summing = after_own_calls(self._recorder, self._summed)
         for name in ("__add__", "__radd__", "__iadd__"):
             patches.wrap(Tensor, name, summing)
-        patches.wrap(functional, "multi_head_attention_forward", self._attending)
         in_c = functional.scaled_dot_product_attention
         patches.wrap(functional, "scaled_dot_product_attention", self._attending)
         script_as(functional.scaled_dot_product_attention, in_c)
@@ -78,22 +77,24 @@ class PlaceWatch(Companion):
     def _attending(self, original: _Call) -> _Call:
         recorder = self._recorder
 
-        def attention(*args: Any, **kwargs: Any) -> Any:
+        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
             looked = (
                 recorder.detailed and torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling()
             )
             if looked and not recorder.looking and recorder.active:
                 with recorder.guard():
-                    self._look_at_masks(args, kwargs)
-                    query, key = (*args, kwargs.get("query"), kwargs.get("key"))[:2]
-                    of_heads = original.__name__ == "scaled_dot_product_attention"
-                    if self._first and isinstance(key, Tensor) and (of_heads or query is key):
-                        self._first = False
-                        self._look_at_places(key, of_heads=of_heads)
+                    self.attended(args, kwargs, of_heads=True)
             return original(*args, **kwargs)
 
-        attention.__name__ = original.__name__
-        return attention
+        return scaled_dot_product_attention
+
+    def attended(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, of_heads: bool) -> None:
+        """Look at what attention is about to get: heads on an axis of their own, or what torch's layer has for all of them."""
+        self._look_at_masks(args, kwargs)
+        query, key = (*args, kwargs.get("query"), kwargs.get("key"))[:2]
+        if self._first and isinstance(key, Tensor) and (of_heads or query is key):
+            self._first = False
+            self._look_at_places(key, of_heads=of_heads)
 
     def _look_at_masks(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note masks of zeros and ones whose numbers are added to the scores, by which nothing is hidden."""
