@@ -169,7 +169,6 @@ def watch_losses(
                             note_infinite(recorder, [target])
                             noise.look_at(modules.batch, target)
                         _look_at_targets(recorder, modules, name, input, target)
-                        modules.taught.note(name, input, target)
                         look_at_dependence(recorder, modules, input, target)
                         _look_at_mix(recorder, modules, target)
                         look_at_loop(recorder, modules, mean=kwargs.get("reduction", "mean") == "mean")

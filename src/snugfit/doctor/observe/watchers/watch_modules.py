@@ -47,7 +47,6 @@ from snugfit.doctor.observe.script_events import Forward, InfiniteInput
 from snugfit.doctor.observe.stale_states import StaleStates
 from snugfit.doctor.observe.swapped_weights import SwappedWeights
 from snugfit.doctor.observe.tables import Tables
-from snugfit.doctor.observe.taught_targets import TaughtTargets
 from snugfit.doctor.observe.watchers.watch_best import look_for_aliases
 from snugfit.doctor.observe.watchers.watch_cuts import note_parameters
 from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
@@ -115,7 +114,7 @@ class ModuleWatch:
         self._batch: weakref.ref[Tensor] | None = None
         self.scored_inputs: dict[str, list[int]] = {}
         self.time_first: TimeFirst | None = None
-        self.recurs_at, self.taught = "", TaughtTargets(recorder)
+        self.recurs_at = ""
         self._lines: dict[int, tuple[str, int]] = {}
         self.last_trained = self.rows_drawn = 0
         self._learned: set[int] = set()

@@ -11,7 +11,7 @@ from snugfit.doctor.observe.graph_nodes import leaves_of
 from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
-MOST_NODES, MOST_PAIRS, LEAST_SEEN = 5000, 8, 3
+MOST_NODES, MOST_PAIRS, LEAST_SEEN, LEAST_WEIGHTS = 5000, 8, 3, 2
 _ONE_WAY = ("kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy")
 """Losses that are others where what they get is exchanged."""
 
@@ -55,7 +55,12 @@ class TaughtWatch(Companion):
                 )
             return
         leaves, others = leaves_of(target), leaves_of(scores)
-        if leaves and not leaves.keys() & others.keys() and len(self._pairs) < MOST_PAIRS:
+        # a table of centres, which is one weight, is learned so on purpose
+        if (
+            len(leaves) >= LEAST_WEIGHTS
+            and not leaves.keys() & others.keys()
+            and len(self._pairs) < MOST_PAIRS
+        ):
             self._pairs.append(_Pair(result.grad_fn, scores.grad_fn, leaves, where()))
 
     def differentiated(self, value: Tensor) -> None:

@@ -216,7 +216,6 @@ class UpdateWatch:
             self.hand_steps.before(value)
             if self.recorder.detailed and not self.modules.dependence.hooked:
                 self.terms.differentiated(value, self.modules.rows_in_batch, factor)
-                self.modules.taught.differentiated(value)
                 for companion in self.modules.companions:
                     companion.differentiated(value)
             if math.isnan(self._first_loss):
