@@ -46,8 +46,8 @@ _FORWARD = 1 / 3
 _ALIKE_PASSES = 0.9
 """Of the seconds of the fastest passes, what those of other sets that compute in the same numbers take at least: by 5% they were seen to differ."""
 
-_ALIKE_STEPS = 0.5
-"""Of the seconds of the fastest step of one optimizer in one place, what those take at least whose weights have another format."""
+_ALIKE_STEPS = 0.35
+"""Of the seconds of the fastest step of one optimizer in one place, what those take at least whose weights have another format: 0.42 was seen."""
 
 _NEAR = 2.0
 """Times the time that it would need up to which a finer plan may become the choice."""
@@ -56,6 +56,7 @@ _LITTLE = 0.05
 """Of the memory that may be used, or of a plan that is to be smaller: to save less of it makes no room."""
 
 
+PassKind = tuple[str, bool, frozenset[Technique]]
 StepKind = tuple[str, frozenset[Technique]]
 
 
@@ -65,8 +66,8 @@ class Search(Trials):
 
     _too_heavy: set[frozenset[Technique]] = field(default_factory=set)  # formats of weights that do not fit
     _least_seconds: dict[Techniques, float] = field(default_factory=dict)
-    # of the passes of sets that compute in the same numbers, all weights or beside frozen ones; of steps that are the same, or alike
-    _pass_seconds: dict[tuple[str, bool], float] = field(default_factory=dict)
+    # of the passes of sets that compute in the same numbers with the same placements; of steps that are the same, or alike
+    _pass_seconds: dict[PassKind, float] = field(default_factory=dict)
     _step_seconds: dict[StepKind, float] = field(default_factory=dict)
     # weights and states at a peak, or all at the step's, of sets that differ in what is done to activations alone
     _least_bytes: dict[frozenset[Technique], int] = field(default_factory=dict)
@@ -496,9 +497,15 @@ class Search(Trials):
     def least_seconds(self, added: Techniques) -> float:
         """Return seconds that an update takes at least, by those of sets that compute in the same numbers, and of those whose step is the same."""
         techniques = self._techniques(added)
-        kind, passes = (_number_type(techniques), freezes(techniques)), self._arithmetic_of(techniques)
-        if kind in self._pass_seconds and not self._on_cpu:  # whose caches make smaller micro-batches faster
-            passes = max(passes, _ALIKE_PASSES * self._pass_seconds[kind])
+        passes = self._arithmetic_of(techniques)
+        if not self._on_cpu:  # whose caches make smaller micro-batches faster
+            numbers, frozen, placed = _kind_of_passes(techniques)
+            known = (
+                seconds
+                for kind, seconds in self._pass_seconds.items()
+                if kind[:2] == (numbers, frozen) and kind[2] <= placed
+            )
+            passes = max(passes, _ALIKE_PASSES * max(known, default=0.0))
         same, alike = (self._step_seconds.get(each) for each in _kinds_of_step(techniques))
         return passes + (same if same is not None else _ALIKE_STEPS * (alike or 0.0))
 
@@ -534,8 +541,8 @@ class Search(Trials):
             one.micro_batch == self._sizes[0] or known < math.inf
         ):  # a window in many passes says nothing of one in few
             self._least_seconds[techniques] = seconds = min(known, self._least_time(one))
-            computes = _number_type(techniques), freezes(techniques)
-            self._pass_seconds[computes] = min(seconds - step, self._pass_seconds.get(computes, math.inf))
+            passes = _kind_of_passes(techniques)
+            self._pass_seconds[passes] = min(seconds - step, self._pass_seconds.get(passes, math.inf))
 
     def _least_time(self, one: Candidate) -> float:
         """Return the least seconds of a plan, however many of its blocks stay on the device."""
@@ -588,6 +595,11 @@ def _number_type(techniques: Techniques) -> str:
     """Return the numbers that a set of techniques computes in, as devices name them."""
     needs = (each.card.needs for each in techniques if each.card.precision and each.card.needs)
     return next(needs, "float32")
+
+
+def _kind_of_passes(techniques: Techniques) -> PassKind:
+    """Return the numbers that sets have in common whose passes are alike, whether weights are frozen, and the placements."""
+    return _number_type(techniques), freezes(techniques), placements_of(techniques)
 
 
 def _kinds_of_step(techniques: Techniques) -> tuple[StepKind, StepKind]:
