@@ -167,7 +167,7 @@ MUTATIONS = (
     Mutation(
         "consent: the numerics of a bundle run what they name",
         "models/bundle.py",
-        '_NAMING = ("numerics", "collate")',
+        '_NAMING = ("numerics", "collate", OWN_LOSS)',
         "_NAMING = ()",
         ("tests/unit/cli/test_allow_code.py::test_a_bundle_runs_no_code_that_it_names_wherever_it_lies",),
     ),

@@ -136,10 +136,10 @@ def move_hooks(source: nn.Module, target: nn.Module) -> None:
     """Let the hooks of one module be those of another, which takes its place; their handles still remove them.
 
     >>> source, target = nn.Linear(1, 1), nn.Linear(1, 1)
-    >>> handle = source.register_forward_hook(lambda module, inputs, output: output * 0)
+    >>> handle = source.register_forward_hook(lambda module, inputs, output: torch.ones_like(output))
     >>> move_hooks(source, target)
     >>> target(torch.ones(1)).item(), len(source._forward_hooks)
-    (0.0, 0)
+    (1.0, 0)
     >>> handle.remove()
     >>> len(target._forward_hooks)
     0

@@ -236,7 +236,9 @@ def test_a_validation_is_random_where_no_pass_repeats_and_it_is_scored(
     [
         ([1.0] * 3, 80.0, MODULE, True),
         ([80.0] * 3, 1.0, MODULE, True),
-        ([1.0] * 3, 4.0, MODULE, False),
+        ([1.0] * 3, 2.0, MODULE, False),
+        ([1.0] * 3, 4.0, MODULE, True),  # rows that were scaled, and others that were not
+        ([5.0] * 3, 20.0, MODULE, False),  # which may have any scale
         ([1.0] * 2, 80.0, MODULE, False),  # too few to say
         ([1.0] * 3, 80.0, MODULE + 1, False),  # of a model that nothing trains
         ([1.0] * 3, 0.0, MODULE, False),  # tokens

@@ -435,7 +435,10 @@ def test_a_label_that_no_task_can_learn_is_said_as_that() -> None:
 
 def test_rows_without_any_of_several_texts_are_counted_once() -> None:
     rows = Rows(Path("a.csv"), ("title", "text"), [{"title": "", "text": ""}, {"title": "a", "text": ""}])
-    assert door._missing(rows, {"text": ("title", "text")}) == "1 row without 'title' or 'text'"
+    assert (
+        door._missing(rows, {"text": ("title", "text")}, any_number=False)
+        == "1 row without 'title' or 'text'"
+    )
 
 
 def test_rows_without_a_label_or_a_text_are_left_out_and_said() -> None:
