@@ -56,7 +56,7 @@ _LITTLE = 0.05
 """Of the memory that may be used, or of a plan that is to be smaller: to save less of it makes no room."""
 
 
-PassKind = tuple[str, bool, frozenset[Technique]]
+PassKind = tuple[str, bool]
 StepKind = tuple[str, frozenset[Technique]]
 
 
@@ -66,7 +66,7 @@ class Search(Trials):
 
     _too_heavy: set[frozenset[Technique]] = field(default_factory=set)  # formats of weights that do not fit
     _least_seconds: dict[Techniques, float] = field(default_factory=dict)
-    # of the passes of sets that compute in the same numbers with the same placements; of steps that are the same, or alike
+    # of the passes of formats that compute in the same numbers, all weights or beside frozen ones; of steps that are the same, or alike
     _pass_seconds: dict[PassKind, float] = field(default_factory=dict)
     _step_seconds: dict[StepKind, float] = field(default_factory=dict)
     # weights and states at a peak, or all at the step's, of sets that differ in what is done to activations alone
@@ -499,13 +499,8 @@ class Search(Trials):
         techniques = self._techniques(added)
         passes = self._arithmetic_of(techniques)
         if not self._on_cpu:  # whose caches make smaller micro-batches faster
-            numbers, frozen, placed = _kind_of_passes(techniques)
-            known = (
-                seconds
-                for kind, seconds in self._pass_seconds.items()
-                if kind[:2] == (numbers, frozen) and kind[2] <= placed
-            )
-            passes = max(passes, _ALIKE_PASSES * max(known, default=0.0))
+            known = self._pass_seconds.get(_kind_of_passes(techniques), 0.0)
+            passes = max(passes, _ALIKE_PASSES * known)
         same, alike = (self._step_seconds.get(each) for each in _kinds_of_step(techniques))
         return passes + (same if same is not None else _ALIKE_STEPS * (alike or 0.0))
 
@@ -541,8 +536,9 @@ class Search(Trials):
             one.micro_batch == self._sizes[0] or known < math.inf
         ):  # a window in many passes says nothing of one in few
             self._least_seconds[techniques] = seconds = min(known, self._least_time(one))
-            passes = _kind_of_passes(techniques)
-            self._pass_seconds[passes] = min(seconds - step, self._pass_seconds.get(passes, math.inf))
+            if placements_of(techniques) == placements_of(self.asked.techniques):
+                passes = _kind_of_passes(techniques)
+                self._pass_seconds[passes] = min(seconds - step, self._pass_seconds.get(passes, math.inf))
 
     def _least_time(self, one: Candidate) -> float:
         """Return the least seconds of a plan, however many of its blocks stay on the device."""
@@ -598,8 +594,8 @@ def _number_type(techniques: Techniques) -> str:
 
 
 def _kind_of_passes(techniques: Techniques) -> PassKind:
-    """Return the numbers that sets have in common whose passes are alike, whether weights are frozen, and the placements."""
-    return _number_type(techniques), freezes(techniques), placements_of(techniques)
+    """Return the numbers that formats have in common whose passes are alike, and whether weights are frozen."""
+    return _number_type(techniques), freezes(techniques)
 
 
 def _kinds_of_step(techniques: Techniques) -> tuple[StepKind, StepKind]:
