@@ -15,6 +15,7 @@ from tests.doctor.corpus import (
     ALARMS_AT_FIRST,
     ALARMS_OF_EIGHTH_HAND,
     ALARMS_OF_NINTH_HAND,
+    ALARMS_OF_TENTH_HAND,
     AT_ANOTHER_LINE,
     AT_THE_LINE_OF_NINTH_HAND,
     EIGHTH_HAND,
@@ -24,6 +25,7 @@ from tests.doctor.corpus import (
     ELSEWHERE_OF_NINTH_HAND,
     ELSEWHERE_OF_SEVENTH_HAND,
     ELSEWHERE_OF_SIXTH_HAND,
+    ELSEWHERE_OF_TENTH_HAND,
     FIFTH_HAND,
     FOUND_BY_THIRD_HAND,
     FOUND_OF_EIGHTH_HAND,
@@ -32,6 +34,7 @@ from tests.doctor.corpus import (
     FOUND_OF_NINTH_HAND,
     FOUND_OF_SEVENTH_HAND,
     FOUND_OF_SIXTH_HAND,
+    FOUND_OF_TENTH_HAND,
     FOURTH_HAND,
     MARK,
     MENDED_OF_FIFTH_HAND,
@@ -44,6 +47,7 @@ from tests.doctor.corpus import (
     MISSED_OF_SECOND_HAND,
     MISSED_OF_SEVENTH_HAND,
     MISSED_OF_SIXTH_HAND,
+    MISSED_OF_TENTH_HAND,
     NEAR_FAULTS_OF_NINTH_HAND,
     NINTH_HAND,
     NO_CHECK_OF_FOURTH_HAND,
@@ -52,8 +56,10 @@ from tests.doctor.corpus import (
     SECOND_HAND,
     SEVENTH_HAND,
     SIXTH_HAND,
+    TENTH_HAND,
     THIRD_HAND,
     TRUE_AFTER_ALL,
+    UNKNOWN_NAMES_OF_TENTH_HAND,
     Case,
     examine,
     expected,
@@ -156,7 +162,17 @@ def test_the_corpus_is_as_large_as_was_promised() -> None:
 
 @pytest.mark.parametrize(
     "hand",
-    [SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, SIXTH_HAND, SEVENTH_HAND, EIGHTH_HAND, NINTH_HAND],
+    [
+        SECOND_HAND,
+        THIRD_HAND,
+        FOURTH_HAND,
+        FIFTH_HAND,
+        SIXTH_HAND,
+        SEVENTH_HAND,
+        EIGHTH_HAND,
+        NINTH_HAND,
+        TENTH_HAND,
+    ],
     ids=attrgetter("name"),
 )
 def test_the_scripts_of_another_hand_are_those_whose_hashes_were_written_down_before(hand: Path) -> None:
@@ -229,8 +245,9 @@ def test_the_sixth_hand_says_what_it_planted_where_from_and_what_the_frozen_dete
         (SEVENTH_HAND, (52, 30), (FOUND_OF_SEVENTH_HAND, ELSEWHERE_OF_SEVENTH_HAND, MISSED_OF_SEVENTH_HAND)),
         (EIGHTH_HAND, (61, 30), (FOUND_OF_EIGHTH_HAND, ELSEWHERE_OF_EIGHTH_HAND, MISSED_OF_EIGHTH_HAND)),
         (NINTH_HAND, (60, 60), (FOUND_OF_NINTH_HAND, ELSEWHERE_OF_NINTH_HAND, MISSED_OF_NINTH_HAND)),
+        (TENTH_HAND, (60, 60), (FOUND_OF_TENTH_HAND, ELSEWHERE_OF_TENTH_HAND, MISSED_OF_TENTH_HAND)),
     ],
-    ids=("seventh", "eighth", "ninth"),
+    ids=("seventh", "eighth", "ninth", "tenth"),
 )
 def test_hands_since_the_seventh_say_what_they_planted_where_from_and_what_the_detectors_made_of_it(
     hand: Path, counts: tuple[int, int], at_first: tuple[tuple[str, ...], ...]
@@ -242,11 +259,16 @@ def test_hands_since_the_seventh_say_what_they_planted_where_from_and_what_the_d
     assert (set(table["faulty"]), set(table["clean"])) == (faulty, clean)
     assert (len(faulty), len(clean)) == counts
     for name, row in table["faulty"].items():
-        assert row["source"] and set(row["pitfalls"]) <= set(PITFALLS) and row["twin"] in clean, name
+        known = set(PITFALLS) | set(UNKNOWN_NAMES_OF_TENTH_HAND)
+        assert row["source"] and set(row["pitfalls"]) <= known and row["twin"] in clean, name
         for file, spans in row["lines"].items():
             lines = (hand / "faulty" / file).read_text().splitlines()
+            assert spans and all(1 <= a <= b <= len(lines) for a, b in spans), file
             marked = [number for number, line in enumerate(lines, 1) if line.endswith(MARK)]
-            assert marked and all(any(a <= each <= b for a, b in spans) for each in marked), file
+            assert marked or hand is TENTH_HAND, (
+                "the tenth hand wrote its lines down beside the scripts alone"
+            )
+            assert all(any(a <= each <= b for a, b in spans) for each in marked), file
     assert sorted(faulty) == sorted(name for names in at_first for name in names)
 
 
@@ -254,12 +276,15 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     seventh = (FOUND_OF_SEVENTH_HAND, ELSEWHERE_OF_SEVENTH_HAND, MISSED_OF_SEVENTH_HAND)
     eighth = (FOUND_OF_EIGHTH_HAND, ELSEWHERE_OF_EIGHTH_HAND, MISSED_OF_EIGHTH_HAND)
     ninth = (FOUND_OF_NINTH_HAND, ELSEWHERE_OF_NINTH_HAND, MISSED_OF_NINTH_HAND)
+    tenth = (FOUND_OF_TENTH_HAND, ELSEWHERE_OF_TENTH_HAND, MISSED_OF_TENTH_HAND)
     assert [len(names) for names in seventh] == [27, 10, 15]
     assert [len(names) for names in eighth] == [34, 5, 22]
     assert [len(names) for names in ninth] == [31, 6, 23]
-    assert set(MENDED_OF_NINTH_HAND) < set(MISSED_OF_NINTH_HAND)
+    assert [len(names) for names in tenth] == [28, 13, 19]
+    assert set(MENDED_OF_NINTH_HAND) == set(MISSED_OF_NINTH_HAND)
     assert set(AT_THE_LINE_OF_NINTH_HAND) == set(ELSEWHERE_OF_NINTH_HAND)
     assert set(ALARMS_OF_NINTH_HAND) < set(expected(NINTH_HAND)["clean"])
+    assert set(ALARMS_OF_TENTH_HAND) < set(expected(TENTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 
 
