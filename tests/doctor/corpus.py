@@ -67,6 +67,7 @@ AT_ANOTHER_LINE = {
     "eval_and_never_back": "reported where eval() switches the model, not where it then trains",
     "last_window_3": "reported where the optimizer steps, which it does too rarely",
     "special_tokens_2": "reported where forward() calls the embedding, not where the script calls the model",
+    "vit_patches": "reported where forward() takes the softmax, not where the loss takes it again",
     "folder_order": "reported where the loss gets the rows, not where the loader hands them out",
     "gradual_unfreeze_head_only": "reported where the optimizer is made, not where it steps",
     **dict.fromkeys(
@@ -79,7 +80,6 @@ AT_ANOTHER_LINE = {
     "mixup_two_orders": "reported where the loss gets what was mixed, not where it is mixed",
     "dice_of_raw_scores": "reported where the loss is differentiated, not where it is computed",
     "mask_after_softmax": "reported where the weights are multiplied, not where they are masked",
-    "penalty_without_graph": "reported where the penalty is added, not where its gradients are taken",
     "scheduler_for_optimizer": "reported where the optimizer is made, not where it is left out",
     "teacher_distils_itself": "reported where the divergence is added, not where it is computed",
     "wgan_parenthesis": "reported where the loss is differentiated, not where it is computed",
@@ -615,12 +615,35 @@ MISSED_OF_TENTH_HAND = (
 )
 """Faults of `tenth_hand` that they missed, named otherwise, or found as worth a look alone."""
 
+AT_THE_LINE_OF_TENTH_HAND = (
+    "deeplab_streets_1",
+    "fashion_cnn_1",
+    "fashion_cnn_2",
+    "gpt_stories_1",
+    "hf_clm_recipes_1",
+    "load_forecast_1",
+    "load_forecast_2",
+    "mlm_logs_1",
+    "mtl_faces_1",
+    "sage_products_2",
+    "simsiam_patches_1",
+    "tts_fastspeech_2",
+    "wgan_signals_2",
+)
+"""Those that were found at another line, and are found at a marked one after mending."""
+
+MENDED_OF_TENTH_HAND = ("dpo_preferences_1", "pix2pix_edges_2")
+"""Of those that they missed, what is found at a marked line after mending."""
+
 ALARMS_OF_TENTH_HAND = (
     "gpt_stories_twin",
     "sac_pendulum_clean",
     "sac_pendulum_twin",
 )
 """Clean scripts of `tenth_hand` on which they found something certain or likely."""
+
+NEAR_FAULTS_OF_TENTH_HAND = ("dpo_preferences_twin", "pix2pix_edges_twin", "wgan_signals_twin")
+"""Clean scripts of `tenth_hand` that are as near to a fault as any to what was changed after it."""
 
 UNKNOWN_NAMES_OF_TENTH_HAND = ("critic_frozen", "returns", "same_order")
 """Names that the tenth hand expected and that no check has."""

@@ -18,6 +18,7 @@ from tests.doctor.corpus import (
     ALARMS_OF_TENTH_HAND,
     AT_ANOTHER_LINE,
     AT_THE_LINE_OF_NINTH_HAND,
+    AT_THE_LINE_OF_TENTH_HAND,
     EIGHTH_HAND,
     ELSEWHERE_AT_FIRST,
     ELSEWHERE_BY_THIRD_HAND,
@@ -40,6 +41,7 @@ from tests.doctor.corpus import (
     MENDED_OF_FIFTH_HAND,
     MENDED_OF_FOURTH_HAND,
     MENDED_OF_NINTH_HAND,
+    MENDED_OF_TENTH_HAND,
     MENDED_OF_THIRD_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_EIGHTH_HAND,
@@ -49,6 +51,7 @@ from tests.doctor.corpus import (
     MISSED_OF_SIXTH_HAND,
     MISSED_OF_TENTH_HAND,
     NEAR_FAULTS_OF_NINTH_HAND,
+    NEAR_FAULTS_OF_TENTH_HAND,
     NINTH_HAND,
     NO_CHECK_OF_FOURTH_HAND,
     OTHERWISE_NAMED,
@@ -76,6 +79,7 @@ FAULTY_OF_THIRD_HAND, CLEAN_OF_THIRD_HAND = scripts("third_hand/faulty"), script
 FAULTY_OF_FOURTH_HAND, CLEAN_OF_FOURTH_HAND = scripts("fourth_hand/faulty"), scripts("fourth_hand/clean")
 FAULTY_OF_FIFTH_HAND, CLEAN_OF_FIFTH_HAND = scripts("fifth_hand/faulty"), scripts("fifth_hand/clean")
 FAULTY_OF_NINTH_HAND, CLEAN_OF_NINTH_HAND = scripts("ninth_hand/faulty"), scripts("ninth_hand/clean")
+FAULTY_OF_TENTH_HAND, CLEAN_OF_TENTH_HAND = scripts("tenth_hand/faulty"), scripts("tenth_hand/clean")
 KNOWN_OF_FIFTH_HAND = {*FOUND_OF_FIFTH_HAND, *MENDED_OF_FIFTH_HAND}
 KNOWN_OF_FOURTH_HAND = {*FOUND_OF_FOURTH_HAND, *MENDED_OF_FOURTH_HAND}
 FOUND_OF_THIRD_HAND = {*FOUND_BY_THIRD_HAND, *ELSEWHERE_BY_THIRD_HAND, *MENDED_OF_THIRD_HAND}
@@ -108,6 +112,11 @@ def _examine(script: Path) -> Case:
             for each in FAULTY_OF_NINTH_HAND
             if each.stem in (*MENDED_OF_NINTH_HAND, *AT_THE_LINE_OF_NINTH_HAND)
         ),
+        *(
+            each
+            for each in FAULTY_OF_TENTH_HAND
+            if each.stem in (*MENDED_OF_TENTH_HAND, *AT_THE_LINE_OF_TENTH_HAND)
+        ),
     ],
     ids=_stem,
 )
@@ -131,6 +140,11 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
             each
             for each in CLEAN_OF_NINTH_HAND
             if each.stem in ALARMS_OF_NINTH_HAND + NEAR_FAULTS_OF_NINTH_HAND
+        ),
+        *(
+            each
+            for each in CLEAN_OF_TENTH_HAND
+            if each.stem in ALARMS_OF_TENTH_HAND + NEAR_FAULTS_OF_TENTH_HAND
         ),
     ],
     ids=_stem,
@@ -284,6 +298,8 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     assert set(MENDED_OF_NINTH_HAND) == set(MISSED_OF_NINTH_HAND)
     assert set(AT_THE_LINE_OF_NINTH_HAND) == set(ELSEWHERE_OF_NINTH_HAND)
     assert set(ALARMS_OF_NINTH_HAND) < set(expected(NINTH_HAND)["clean"])
+    assert set(MENDED_OF_TENTH_HAND) < set(MISSED_OF_TENTH_HAND)
+    assert set(AT_THE_LINE_OF_TENTH_HAND) == set(ELSEWHERE_OF_TENTH_HAND)
     assert set(ALARMS_OF_TENTH_HAND) < set(expected(TENTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.detectors.data_faults import (
@@ -13,7 +17,11 @@ from snugfit.doctor.observe.detectors.data_faults import (
 )
 from snugfit.doctor.observe.detectors.label_faults import end_never_scored, scored_padding, unmasked_padding
 from snugfit.doctor.observe.detectors.loss_faults import non_finite_loss, unreachable_targets, wrong_scores
-from snugfit.doctor.observe.detectors.mode_faults import emulated_bf16, unscaled_inputs
+from snugfit.doctor.observe.detectors.mode_faults import (
+    emulated_bf16,
+    trains_in_evaluation_mode,
+    unscaled_inputs,
+)
 from snugfit.doctor.observe.detectors.parameter_faults import never_stepped, twice_in_optimizer
 from snugfit.doctor.observe.detectors.schedule_faults import schedule_length, scheduler_order
 from snugfit.doctor.observe.detectors.time_faults import debugging_left_on, device_reads
@@ -29,6 +37,7 @@ from snugfit.doctor.observe.log import (
 from snugfit.doctor.observe.script_events import (
     Backward,
     Batch,
+    Compared,
     EpochEnd,
     Event,
     Forward,
@@ -160,6 +169,20 @@ def test_scoring_the_training_data_beside_a_clean_validation_is_worth_a_look() -
     loaders = [_loader(1, data=1), _loader(2, data=2), _loader(3, data=3)]
     assert _certainties(leakage(Log(loaders=loaders, overlaps=overlaps))) == [Certainty.WORTH_A_LOOK]
     assert _certainties(leakage(Log(loaders=loaders, overlaps=overlaps[:1]))) == [Certainty.CERTAIN]
+
+
+def test_what_is_subtracted_by_hand_scores_rows_only_where_the_line_does_not_learn_too() -> None:
+    overlap = Overlap(0, AT, 40, 30, whole=False)
+    scored = [_forward(grad=False), Compared(AT, 0)]
+    assert _certainties(leakage(Log(events=[*scored], overlaps=[overlap]))) == [Certainty.CERTAIN]
+    assert leakage(Log(events=[*scored, _forward(grad=True)], overlaps=[overlap])) == []
+
+
+def test_two_windows_of_a_text_that_are_alike_are_no_leak() -> None:
+    events: list[Event] = [_forward(grad=False), _loss(grad=False)]
+    assert leakage(Log(events=events, overlaps=[Overlap(0, AT, 88, 2, whole=False)])) == []
+    (found,) = leakage(Log(events=events, overlaps=[Overlap(0, AT, 88, 3, whole=False)]))
+    assert found.certainty is Certainty.LIKELY
 
 
 def test_rows_that_an_agent_acts_on_and_then_learns_from_are_no_leak() -> None:
@@ -369,3 +392,21 @@ def test_ranks_whose_weights_part_are_found_and_those_that_never_shared_them_or_
         [_rank(0, ["a", "b"], exchanges=0), _rank(1, ["a", "c"], exchanges=0)]
     )  # two runs
     assert not ranks_differ([_rank(0, ["a", "b", "c"]), _rank(1, ["a", "b"])])  # one has ended before
+
+
+@pytest.mark.parametrize(("training", "found"), [(True, []), (False, ["train_mode"])])
+def test_a_generator_that_stays_in_evaluation_mode_is_found_beside_a_critic_that_trains(
+    training: bool, found: list[str]
+) -> None:
+    def passed(model: int, mode: bool) -> Forward:
+        return replace(_forward(), module=model, training=mode)
+
+    def learned(optimizer: int) -> list[Event]:
+        return [Backward(AT, 0, 1.0, "", [], [optimizer]), _step(0, optimizer)]
+
+    update = [passed(1, training), passed(2, True), *learned(2), passed(2, True), *learned(1)]
+    models = [ModelSeen(each, "Net", AT, ["norm"], [], 0, {}, False, "", "", "") for each in (1, 2)]
+    parameters = [ParameterSeen(each, "weight", 4, 2, each, library=False) for each in (1, 2)]
+    optimizers = [OptimizerSeen(each, "Adam", AT, [each]) for each in (1, 2)]
+    log = Log(events=update * 3, models=models, parameters=parameters, optimizers=optimizers)
+    assert [each.pitfall for each in trains_in_evaluation_mode(log)] == found

@@ -112,7 +112,7 @@ PITFALLS: dict[str, str] = {
     "other_statistics": "inputs are scaled for the training and not for the evaluation, or the other way round",
     "batch_mean_scores": "a score is the mean of batches of unequal size",
     "range_test_kept": "a range test of the learning rate leaves its weights",
-    "best_not_copied": "weights that are restored are the model's own, which were never copied",
+    "best_not_copied": "weights that are kept are the model's own, which were never copied",
     "not_frozen": "an attribute that freezes nothing",
     "sees_the_future": "a model that learns the next token reads it",
     "unready_norm": "a norm is evaluated with statistics of other weights",

@@ -11,8 +11,8 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 loss_of = nn.NLLLoss()
 for _ in range(10):
     tokens = torch.randint(0, 30, (24, 5))
-    log_probabilities = torch.log_softmax(model(tokens), dim=0)
-    loss = loss_of(log_probabilities[:20], tokens[:20, 0] % 4)  # <- here
+    log_probabilities = torch.log_softmax(model(tokens), dim=0)  # <- here
+    loss = loss_of(log_probabilities[:20], tokens[:20, 0] % 4)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

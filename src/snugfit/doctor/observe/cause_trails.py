@@ -14,6 +14,7 @@ from snugfit.doctor.observe.library_lines import (
     line_that_pads_labels,
 )
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.made_lines import lines_of_making
 from snugfit.doctor.observe.run_events import ScaledAlone
 from snugfit.doctor.observe.script_events import Forward, GraphKept, LabelColumn
 from snugfit.doctor.observe.script_syntax import last_name, syntax_of
@@ -35,7 +36,10 @@ _SPLITS = ("train_test_split", "random_split", "split", "sample_split")
 
 def decided_lines(log: Log, sources: list[str]) -> dict[str, str]:
     """Return the lines that decide what is seen elsewhere, each by the pitfall and the line of what was seen, or by the pitfall alone."""
-    return {**_of_libraries(log, sources), **_of_rows(log, sources)}
+    files = {str(shown(file)): file for file in sources}
+    made = lines_of_making(log, Trails(sources), files)
+    lines = {pitfall: f"{shown(file)}:{line}" for pitfall, (file, line) in made}
+    return {**lines, **_of_libraries(log, sources), **_of_rows(log, sources)}
 
 
 def _of_libraries(log: Log, sources: list[str]) -> dict[str, str]:

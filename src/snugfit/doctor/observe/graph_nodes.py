@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -90,6 +91,27 @@ def made_by(node: Any) -> str:
 
 def squashed_by(node: Any) -> str:
     """Return "Softmax" or "Sigmoid" where one of them made the values at a node, through views, bounds, and numbers that they are multiplied or shifted by."""
+    node, factor = _squashing(node)
+    made = made_by(node)
+    limit = LARGEST_FACTOR if made == "Sigmoid" else math.inf
+    return made if made in ("Softmax", "Sigmoid") and factor <= limit else ""
+
+
+def squashed_at(node: Any) -> str:
+    """Return the line of the script that squashed the values at a node, where it calls a function for that; "" where a layer does, or it was not seen."""
+    return line_that_says(_squashing(node)[0], ("softmax(", "sigmoid("))
+
+
+def line_that_says(node: Any, calls: tuple[str, ...]) -> str:
+    """Return the line that was kept with a node, if it calls one of these functions by its name; "" else."""
+    line = line_of(_through(node, _VIEWS))
+    file, _, number = line.rpartition(":")
+    text = linecache.getline(file, int(number)) if number.isdigit() else ""
+    return line if any(call in text for call in calls) else ""
+
+
+def _squashing(node: Any) -> tuple[Any, float]:
+    """Return the node before which values were but viewed, bounded, and multiplied or shifted by numbers, and the product of these; None and 0 where there is none."""
     factor = 1.0
     for _ in range(_MOST_STEPS):
         node = _through(node, _VIEWS)
@@ -103,12 +125,10 @@ def squashed_by(node: Any) -> str:
             or following[1:] not in ([], [None])
             or not number
         ):
-            return ""
+            return None, 0.0
         factor = factor / number if kind == "Div" else factor * number
         node = following[0]
-    made = made_by(node)
-    limit = LARGEST_FACTOR if made == "Sigmoid" else math.inf
-    return made if made in ("Softmax", "Sigmoid") and factor <= limit else ""
+    return node, factor
 
 
 def is_softmax_over_rows(scores: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Lines of a script's source whose effect never comes: a learning rate that is only shown, a copy of a model that a condition keeps from moving."""
+"""Lines of a script's source whose effect never comes: a learning rate that is only shown, a copy of a model that a condition keeps from moving, a reference that is the model itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.script_syntax import Loop, syntax_of
+from snugfit.doctor.observe.script_syntax import Loop, around, names_set_by, reads, syntax_of
 
 _RATE = re.compile(r"(^|_)(lr|rate)($|_)|learning_?rate", re.IGNORECASE)
 _READ_BACK = re.compile(r"get_last_lr|get_lr\(|param_groups|sched", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"opt", re.IGNORECASE)
+_REFERENCE = re.compile(
+    r"^(ref|reference|teacher|target|old|initial|frozen)(_(model|net|policy|network|actor))?$", re.IGNORECASE
+)
 _SHOWS = re.compile(r"print|log|info|debug|write|append|add_scalar|format|postfix|description|update|echo")
 
 
@@ -94,3 +97,23 @@ def _copies(tree: ast.Module) -> Iterator[Line]:
             ):
                 owner = each.func.value
                 yield Line(each.lineno, owner.attr if isinstance(owner, ast.Attribute) else owner.id)
+
+
+@lru_cache(maxsize=64)
+def reference_that_learns(file: str) -> Line | None:
+    """Return the line that names a model a second time, as what it is compared with, before an optimizer is made of its parameters; None without.
+
+    Nothing where either name is set again behind it.
+    """
+    tree = syntax_of(file)
+    for each in (part for part in ast.walk(tree) if isinstance(part, ast.Assign)):
+        target, value = each.targets[0], each.value
+        if not (isinstance(target, ast.Name) and isinstance(value, ast.Name) and _REFERENCE.match(target.id)):
+            continue
+        scope = around(tree, each.lineno)[0]
+        later = [part for part in ast.walk(scope) if isinstance(part, ast.stmt) and part.lineno > each.lineno]
+        again = any({target.id, value.id} & names_set_by(part) for part in later)
+        learns = any(f"({value.id}.parameters()" in ast.unparse(part) for part in later)
+        if learns and not again and any(reads(part, target.id) for part in later):
+            return Line(each.lineno, f"{target.id} = {value.id}")
+    return None

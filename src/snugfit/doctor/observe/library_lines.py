@@ -76,6 +76,10 @@ def _line_for(tree: ast.Module, pitfall: str) -> int:
         return line_of_keyword(tree, _KEYWORDS[pitfall])
     if pitfall in _ENTRIES:
         line = line_of_entry(tree, _ENTRIES[pitfall])
+        if (
+            pitfall == "shifted_labels"
+        ):  # a collator that masks nothing makes labels of the tokens that are read
+            return line or line_of_keyword(tree, ("mlm",))
         return line or (line_of_shared_end(tree) if pitfall == "end_never_scored" else 0)
     return line_that_keeps(tree)
 
@@ -134,9 +138,16 @@ def line_of_unscaled_loss(tree: ast.Module) -> int:
                 for call in ast.walk(each)
                 if isinstance(call, ast.Call) and _MEANS.search(ast.unparse(call.func))
             ]
-            whole = any(all(keyword.arg != "reduction" for keyword in call.keywords) for call in means)
+            whole = any(
+                all(keyword.arg != "reduction" or _is_mean(keyword.value) for keyword in call.keywords)
+                for call in means
+            )
             return 0 if whole else each.lineno
     return 0
+
+
+def _is_mean(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value == "mean"
 
 
 def line_of_shared_transform(tree: ast.Module) -> int:

@@ -96,6 +96,7 @@ class Loss(Event):
         copies: share of the labels that equal the model's input at the same place; -1 after the first updates.
         ignores_first: whether class 0 is the label that does not count.
         ahead: how many places behind the tokens that were read the labels lie, where they are later tokens; 0 else.
+        squashed_at: the line of the script that made the scores probabilities by a call; "" where they are none, or a layer made them.
     """
 
     function: str
@@ -112,6 +113,7 @@ class Loss(Event):
     copies: float
     ignores_first: bool = False
     ahead: int = 0
+    squashed_at: str = ""
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,15 @@ class Trails:
                             if isinstance(part, ast.Attribute):
                                 self._stores.setdefault(part.attr, []).append((file, each))
 
+    def tree(self, file: str) -> ast.Module:
+        """Return the syntax of a file."""
+        return self._trees[file]
+
+    def functions(self, name: str = "") -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        """Return the functions and methods of this name, or all, each with its file."""
+        known = [self._functions.get(name, [])] if name else list(self._functions.values())
+        return [each for some in known for each in some]
+
     def back(self, file: str, line: int, *, rows: bool = False) -> list[Step]:
         """Return the steps back from what a line of a file reads, the nearest first; `rows`: also through what a data set of the script's gives for a row."""
         self._rows = rows
@@ -393,6 +402,8 @@ def _bindings(scope: ast.AST, name: str, line: int) -> list[tuple[ast.expr, int,
     for each in own_nodes(scope):
         if isinstance(each, ast.Assign):
             for target in each.targets:
+                if isinstance(target, ast.Attribute):
+                    continue  # self.rows = rows sets no name
                 into = filled if isinstance(target, ast.Subscript) else set_
                 into += [(value, part, each.lineno) for value, part in _parts(target, each.value, name)]
         elif isinstance(each, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
@@ -427,7 +438,10 @@ def _parts(target: ast.expr, value: ast.expr, name: str) -> Iterator[tuple[ast.e
             elif last_name(each) == name:
                 yield value, place
             else:
-                yield from _parts(each, value, name)
+                inner = value
+                if isinstance(value, ast.Call) and last_name(value.func) == "enumerate" and place == 1:
+                    inner = value.args[0]
+                yield from _parts(each, inner, name)
     elif last_name(target.value if isinstance(target, ast.Subscript) else target) == name:
         yield value, -1
 

@@ -11,6 +11,8 @@ from snugfit.doctor.observe.log import LoaderSeen, Log, Overlap
 from snugfit.doctor.observe.script_events import Backward, Batch, EpochEnd, Forward, RankWeights
 
 LEAK = 0.01
+LEAST_SHARED = 3
+"""Rows without a loader, as windows of a text are: fewer may be alike by chance."""
 LEAST_ROWS = 5
 LEAST_BATCHES = 5
 LEAST_BYPASSES = 3
@@ -40,6 +42,8 @@ def leakage(log: Log) -> list[Finding]:
             continue
         if overlap.drawn and share < LARGE_LEAK:
             continue  # pieces of the training text are scored beside others, and few of them were drawn twice
+        if not overlap.loader and overlap.shared < LEAST_SHARED and share < LARGE_LEAK:
+            continue
         loader = loaders.get(overlap.loader)
         on_purpose = share > 1 - LEAK and (clean or (loader is None and overlap.whole))
         if overlap.apart or (loader is not None and loader.dataset_id in trained):
@@ -94,13 +98,17 @@ def unread_loader(log: Log) -> list[Finding]:
 
 
 def _is_score(log: Log, overlap: Overlap) -> bool:
-    """Return whether batches that no loader handed out are scored there: an agent that acts also runs its model."""
+    """Return whether batches that no loader handed out are scored there: an agent that acts also runs its model.
+
+    Where the same line computes with a graph too, what is compared by hand behind it may be a part of what is learned: of a loss, or of a target.
+    """
+    learns = any(isinstance(event, Forward) and event.grad and event.at == overlap.at for event in log.events)
     return any(
         isinstance(event, Forward)
         and event.at == overlap.at
         and event.rows >= LEAST_ROWS
         and not event.grad
-        and is_scored(log.events, place)
+        and is_scored(log.events, place, compared=not learns)
         for place, event in enumerate(log.events)
     )
 

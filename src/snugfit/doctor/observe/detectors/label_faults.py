@@ -47,8 +47,9 @@ def softmax_twice(log: Log) -> list[Finding]:
                     "softmax_twice",
                     Certainty.CERTAIN,
                     f"{loss.function} gets probabilities; it wants {wants}.",
-                    loss.at,
-                    ("the scores of each row lie between 0 and 1, or come from a softmax or sigmoid",),
+                    loss.squashed_at or loss.at,
+                    (f"seen at {loss.at}",) * bool(loss.squashed_at)
+                    + ("the scores of each row lie between 0 and 1, or come from a softmax or sigmoid",),
                     "loss = F.cross_entropy(logits, labels)   # logits as the last layer gives them",
                 )
             ]

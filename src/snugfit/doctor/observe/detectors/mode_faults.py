@@ -57,7 +57,7 @@ def trains_in_evaluation_mode(log: Log) -> list[Finding]:
     models, trained, moved = _models(log), trained_models(log), _models_of_optimizers(log)
     bad: list[Forward] = []
     updates = 0
-    window: list[Forward] = []
+    since: dict[int, list[Forward]] = {}  # the passes of each optimizer's models since its last step
     differentiated = False
     for event in log.events:
         if (
@@ -66,16 +66,18 @@ def trains_in_evaluation_mode(log: Log) -> list[Finding]:
             and event.module in trained
             and models[event.module].modal
         ):
-            window.append(event)
+            for optimizer, own_models in moved.items():
+                if event.module in own_models:
+                    since.setdefault(optimizer, []).append(event)
         elif isinstance(event, Backward):
             differentiated = differentiated or bool(event.touched)
         elif isinstance(event, Step):
-            own = [each for each in window if each.module in moved.get(event.optimizer, ())]
+            own = since.pop(event.optimizer, [])
             if own and differentiated:
                 updates += 1
-                if not any(each.training for each in window):
+                if not any(each.training for each in own):
                     bad.append(own[0])
-            window, differentiated = [], False
+            differentiated = False
     if not bad or (len(bad) < 2 and updates > 1) or _is_frozen_norm_tuning(log, bad[0]):
         return []
     modal = models[bad[0].module].modal

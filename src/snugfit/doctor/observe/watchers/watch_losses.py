@@ -23,8 +23,10 @@ from snugfit.doctor.observe.graph_nodes import (
     is_bootstrapped,
     is_softmax_over_rows,
     leaves_of,
+    line_that_says,
     maker_of,
     mark_line,
+    squashed_at,
     squashed_by,
 )
 from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
@@ -305,6 +307,7 @@ def look_at_error(recorder: Recorder, modules: ModuleWatch, predictions: Tensor,
     """Look at a difference of predictions and targets as at what a loss of numbers gets."""
     real = not (predictions.is_complex() or targets.is_complex())
     if real and predictions.shape == targets.shape and targets.dim() and targets.layout is torch.strided:
+        note_infinite(recorder, [targets])
         _look_at_range(recorder, DIFFERENCE, predictions, targets)
         _look_at_targets(recorder, modules, DIFFERENCE, predictions, targets)
         look_at_dependence(recorder, modules, predictions, targets)
@@ -399,7 +402,7 @@ def _look_at_targets(
             recorder.add(TargetGradient(where(), update, name))
         return
     given, wanted = (float(each.detach().float().square().mean().sqrt()) for each in (predictions, targets))
-    if wanted >= LARGE and wanted >= FAR * given:
+    if math.isfinite(wanted) and wanted >= LARGE and wanted >= FAR * given:
         recorder.add(FarTargets(where(), update, name, given, wanted))
 
 
@@ -465,7 +468,8 @@ def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor
     update = recorder.log.updates
     if is_softmax_over_rows(scores):
         what = "the softmax runs over the rows, not over the classes: each class sums to 1 over all rows"
-        recorder.add(WrongAxis(where(), update, name, what, "scores = F.log_softmax(scores, dim=1)"))
+        at = line_that_says(scores.grad_fn, ("softmax(",)) or where()
+        recorder.add(WrongAxis(at, update, name, what, "scores = F.log_softmax(scores, dim=1)"))
     size = channels_before_reshape(scores) if scores.dim() == 2 else ()
     mixed = mixed_classes(scores, 1)
     if len(size) > 2 and size[1] == scores.shape[1] and math.prod(size[2:]) > 1:
@@ -527,6 +531,8 @@ def _binary(recorder: Recorder, name: str, scores: Tensor, target: Tensor, optio
     if takes_scores and squashed_by(scores.grad_fn):
         given = "probabilities"
     seen = simple_loss(recorder, name, given, options.get("reduction", "mean") == "mean")
+    if given == "probabilities":
+        seen = replace(seen, squashed_at=squashed_at(scores.grad_fn))
     if name == "kl_div" and recorder.detailed and float(scores.detach().amax()) > _SLACK:
         return replace(seen, given="raw scores")
     if name == "kl_div" and recorder.detailed and not options.get("log_target") and _are_logarithms(target):
@@ -592,4 +598,5 @@ def _seen(
         recorder.copies(flat, options.get("ignore_index", -100), classes),
         options.get("ignore_index", -100) == 0,
         recorder.places_ahead(target, options.get("ignore_index", -100)),
+        squashed_at(scores.grad_fn) if given == "probabilities" else "",
     )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from snugfit.doctor.observe.idle_lines import copies_under_a_count, rate_that_is_only_shown
+from snugfit.doctor.observe.idle_lines import (
+    copies_under_a_count,
+    rate_that_is_only_shown,
+    reference_that_learns,
+)
 from snugfit.doctor.observe.late_splits import fitted_before_split, graph_of_all_edges
 from snugfit.doctor.observe.library_lines import cause_lines
 from snugfit.doctor.observe.lost_terms import lost_terms
@@ -50,6 +54,12 @@ def look_at_source(recorder: Recorder) -> None:
             )
             fix = f"targets = rewards + gamma * next_values * (1 - {flags.name}.float())"
             recorder.add(Fault(f"{shown(file)}:{flags.line}", update, "ends_left_out", what, fix))
+        reference = reference_that_learns(file)
+        if reference is not None:
+            what = f"`{reference.name}` is one model under two names: it is compared with itself, and moves as it learns."
+            fix = f"{reference.name.partition(' = ')[0]} = copy.deepcopy({reference.name.rpartition(' ')[2]}).eval().requires_grad_(False)"
+            at = f"{shown(file)}:{reference.line}"
+            recorder.add(Fault(at, update, "best_not_copied", what, fix))
         for copy in copies_under_a_count(file):
             recorder.add(CopyUnmoved(f"{shown(file)}:{copy.line}", update, copy.name))
         fitted, graph = fitted_before_split(file), graph_of_all_edges(file)
