@@ -32,4 +32,4 @@ for _epoch in range(5):
         opt.step()
     net.eval()
     with torch.no_grad():
-        print(nn.functional.l1_loss(net(X_test).squeeze(1), Yt).item())  # <- here
+        print(nn.functional.l1_loss(net(X_test).squeeze(1), Yt).item())
