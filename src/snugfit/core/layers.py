@@ -90,6 +90,13 @@ def unsuitable(model: nn.Module) -> dict[str, str]:
         for parameter in module.parameters(recurse=False):
             if len(owners[id(parameter)]) > 1:
                 reasons[name] = f"shares a weight ('{names[id(parameter)]}'), and merging would change both"
+    return reasons | odd_layers(model)
+
+
+def odd_layers(model: nn.Module) -> dict[str, str]:
+    """Return the layers that are more than a weight, by name, and why they cannot be adapted."""
+    reasons: dict[str, str] = {}
+    for name, module in model.named_modules():
         if _computes_weight(module):
             reasons[name] = (
                 "computes its weight anew in each forward, which what is merged into it would not outlast"

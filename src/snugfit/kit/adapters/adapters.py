@@ -17,7 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.layers import is_conv1d, move_hooks, output_layer, replace_module, stock_heads, unsuitable
+from snugfit.core.layers import (
+    is_conv1d,
+    move_hooks,
+    odd_layers,
+    output_layer,
+    replace_module,
+    stock_heads,
+    unsuitable,
+)
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 from snugfit.kit.mapped_tensors import set_aside_
@@ -25,7 +33,7 @@ from snugfit.kit.module_patterns import find_modules, matches
 from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import has_experts
 from snugfit.kit.quantized.frozen_linear import QuantisedLinear, in_stock_form, weights_unread
-from snugfit.kit.quantized.quantize import dequantise_
+from snugfit.kit.quantized.quantize import dequantise_, matched_by
 from snugfit.system.log_filters import silence_bitsandbytes
 
 ADAPTER = "default"
@@ -81,6 +89,7 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
                 "Remove it, or train the model in full.",
             )
         _warn_of_experts(model, technique)
+        _warn_of_odd_layers(model, head, technique)
         return names
     able = [name for name, module in model.named_modules() if _is_plain_layer(module) and name not in reasons]
     matched = find_modules(model, patterns, setting, meant=able)
@@ -111,6 +120,27 @@ def _warn_of_experts(model: nn.Module, technique: str) -> None:
         more = f" and {len(experts) - 1} more" if len(experts) > 1 else ""
         warnings.warn(
             f"{technique}: experts get no adapters, as they are parameters and no layers: {experts[0]}{more} stay frozen.",
+            SnugfitWarning,
+            stacklevel=4,
+        )
+
+
+def _warn_of_odd_layers(model: nn.Module, head: Sequence[str], technique: str) -> None:
+    """Warn where layers that are more than a weight are passed by, and are not trained in full."""
+    odd = {
+        name: reason
+        for name, reason in odd_layers(model).items()
+        if _is_plain_layer(model.get_submodule(name)) and not matched_by(head, name)
+    }
+    if odd:
+        first, reason = next(iter(odd.items()))
+        those = (
+            f"'{first}' and {len(odd) - 1} more get no adapters and stay"
+            if len(odd) > 1
+            else f"'{first}' gets no adapter and stays"
+        )
+        warnings.warn(
+            f"{technique}: {those} frozen: '{first}' {reason}. What is to train in full is named in {technique}.head.",
             SnugfitWarning,
             stacklevel=4,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn.utils import parametrizations, prune
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit.errors import SettingError
+from snugfit.errors import SettingError, SnugfitWarning
 
 
 class Active(nn.Linear):
@@ -93,3 +94,15 @@ def test_an_adapter_that_is_asked_for_beside_such_a_layer_is_refused() -> None:
         sf.LoRA(rank=2, targets=("0",)).prepare(_model("weight norm"))
     with pytest.raises(SettingError, match="'0' has a forward of its own"):
         sf.LoRA(rank=2, targets=("0",)).prepare(_model("own forward"))
+
+
+def test_layers_that_get_no_adapter_are_said_unless_they_train_in_full() -> None:
+    message = "lora: '0' gets no adapter and stays frozen: '0' has a forward of its own"
+    with pytest.warns(SnugfitWarning, match=message):
+        sf.LoRA(rank=2).prepare(_model("own forward"))
+    model = nn.Sequential(*(_model(kind) for kind in ("weight norm", "own forward")))
+    with pytest.warns(SnugfitWarning, match=r"'0\.0' and 1 more get no adapters and stay frozen: .* anew"):
+        sf.LoRA(rank=2).prepare(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SnugfitWarning)
+        sf.LoRA(rank=2, head=("0",)).prepare(_model("own forward"))
