@@ -148,7 +148,10 @@ def evaluate_file(
     device = "auto" if memory is None else "cpu"
     loaded = _loaded((source, *others), uri, allow_code, device)
     if is_python_path(data) and len(loaded) == 1 and loaded[0].inference.read is None:
-        return _evaluated_function(loaded[0], data, metrics, bad_rows, page)
+        if memory is not None or views != 1:
+            setting = "memory" if memory is not None else "--views"
+            raise SettingError(setting, "is for models that read rows of files", "Leave it out.")
+        return _evaluated_function(loaded[0].with_beams(num_beams), data, metrics, bad_rows, page)
     for each in loaded:
         _check_reads(each)
     predictors = [each.with_beams(num_beams) for each in loaded]
@@ -184,7 +187,7 @@ def evaluate_rows(
         ModelError: the model's loss is not known.
     """
     data, use = without_frame(data), predictor.inference
-    if use.loss is None:
+    if use.loss is None and use.own_loss is None:
         raise ModelError(
             predictor.source,
             "was trained with a loss of your own, which is not kept with it",

@@ -46,6 +46,7 @@ from snugfit.techniques.plugins import check_technique
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from snugfit.core.loss_terms import Loss
     from snugfit.data.files.file_rows import MapStyle
     from snugfit.kit.streaming.weight_stream import WeightStream
     from snugfit.step.step import Forward
@@ -123,6 +124,16 @@ class Predictor:
             )
         return replace(self, use=in_detail(self.inference, top=top, every=proba))
 
+    @property
+    def loss(self) -> Loss | None:
+        """The loss that it is scored by; None where that is not known.
+
+        Raises:
+            SettingError: it is the user's own, and cannot be imported.
+        """
+        use = self.inference
+        return use.loss if use.own_loss is None else use.own_loss()
+
     def with_beams(self, num_beams: int) -> Predictor:
         """Return the same with so many texts gone on with at once, of which the likeliest is given; 1 is as it is.
 
@@ -197,7 +208,7 @@ class Predictor:
 
     def scored(self) -> Scored:
         """Return the model with the loss of its task, to be evaluated under the numerics it was trained in."""
-        loss = self.inference.loss
+        loss = self.loss
         assert loss is not None
         run, batch_loss = in_token_chunks(self.model, loss, self._run, over_batches(loss))
         return Scored(self.model, self.device, run, batch_loss, self._around)

@@ -65,7 +65,7 @@ def with_own(
     if loss is not None and predictor.use is not None:
         from snugfit.core.losses import find_loss
 
-        use = dataclasses.replace(predictor.use, loss=find_loss(loss))
+        use = dataclasses.replace(predictor.use, loss=find_loss(loss), own_loss=None)
         predictor = dataclasses.replace(predictor, use=use)
     if collate is None and forward is None:
         return predictor

@@ -54,6 +54,7 @@ class Inference:
         any_number: a prediction is a list of such names, none of them or all.
         counted: what is right or wrong of a row that has no class: its spans, its pixels, or its number; empty where it is something else.
         loss: by which a file is evaluated.
+        own_loss: imports the one of the user's own in its place, where the model names it: to predict does without.
         metrics: by which it is, where none are named.
         own_metrics: those that the task makes, by their names.
     """
@@ -79,5 +80,6 @@ class Inference:
     any_number: bool = False
     counted: Literal["", "spans", "pixels", "numbers"] = ""
     loss: Loss | None = None
+    own_loss: Callable[[], Loss] | None = None
     metrics: tuple[str, ...] = ()
     own_metrics: Mapping[str, RowMetric] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from snugfit.tasks.task import Task, loss_of, named_loss
 from snugfit.tasks.task_card import Card
 
 if TYPE_CHECKING:
+    from snugfit.core.loss_terms import Loss
     from snugfit.data.examples import Examples
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.tasks.task_recipe import TaskRecipe
@@ -156,7 +157,11 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from snugfit.models.bundle import OWN_LOSS
 
     collate, loss = meta.get("collate"), meta.get("loss")
-    scored_by = loss if loss in LOSSES else meta.get(OWN_LOSS)
+    own = meta.get(OWN_LOSS)
+
+    def own_loss() -> Loss:
+        return find_loss(named_loss(str(own), meta.get("loss_weights"), Path.cwd()))
+
     return Inference(
         encode=lambda rows: rows,
         collate=default_collate
@@ -164,9 +169,8 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
         else load_object(collate, setting="collate", folder=Path.cwd()),
         decode=_classes if loss == "cross_entropy" else _outputs,
         columns=("output",),
-        loss=None
-        if scored_by is None
-        else find_loss(named_loss(scored_by, meta.get("loss_weights"), Path.cwd())),
+        loss=LOSSES.get(loss or ""),
+        own_loss=None if own is None else own_loss,
         metrics=("accuracy",) if loss == "cross_entropy" else (),
     )
 

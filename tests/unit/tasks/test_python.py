@@ -13,7 +13,7 @@ import torch
 import snugfit as sf
 from snugfit.cli import main
 from snugfit.deliver.predict import evaluate_file
-from snugfit.errors import ModelError
+from snugfit.errors import ModelError, SettingError, UserError
 from snugfit.recipe import load_recipe
 from snugfit.tasks.prepare import prepare
 
@@ -98,6 +98,39 @@ def test_a_model_is_scored_by_the_loss_of_ones_own_that_its_recipe_names(
     assert json.loads(capsys.readouterr().out)["metrics"]["loss"] == pytest.approx(expected, rel=1e-6)
     with pytest.raises(ModelError, match="name a function that returns its examples"):
         evaluate_file(run, str(recipe), allow_code=True)
+
+
+def test_to_predict_needs_no_loss_of_ones_own_whose_source_is_gone(folder: Path) -> None:
+    (folder / "losses_of_my_own.py").write_text("def loss(outputs, batch):\n    return outputs[:, 0] ** 2\n")
+    recipe = written(folder, "model", "rows", "loss: losses_of_my_own:loss\ntrack: {mlflow: false}\n")
+    assert main(["train", str(recipe), "--allow-code", "--quiet", "--no-plan"]) == 0
+    (run,) = (folder / "runs" / "own").iterdir()
+    (folder / "losses_of_my_own.py").unlink()
+    sys.modules.pop("losses_of_my_own")
+    loaded = sf.load(run, allow_code=True)
+    assert len(loaded.predict([row for row, _ in own_rows()])) == 12
+    assert "loss" in loaded_with_loss(run)
+    with pytest.raises(SettingError, match="loss"):
+        loaded.evaluate(own_rows())
+
+
+@pytest.mark.parametrize(
+    ("given", "setting"),
+    [({"memory": 1 << 30}, "memory"), ({"views": 2}, "--views"), ({"num_beams": 2}, "num_beams")],
+)
+def test_what_is_for_rows_of_files_is_refused_beside_a_function(
+    folder: Path, given: dict[str, int], setting: str
+) -> None:
+    recipe = written(folder, "model", "rows", "loss: mse\ntrack: {mlflow: false}\n")
+    assert main(["train", str(recipe), "--allow-code", "--quiet", "--no-plan"]) == 0
+    (run,) = (folder / "runs" / "own").iterdir()
+    with pytest.raises(UserError, match=setting):
+        evaluate_file(run, "of_my_own:rows", allow_code=True, **given)  # type: ignore[arg-type]
+
+
+def loaded_with_loss(run: Path) -> dict[str, float]:
+    loaded = sf.load(run, allow_code=True, loss=lambda outputs, batch: outputs[:, 0] ** 2)
+    return dict(loaded.evaluate(own_rows()).metrics)
 
 
 def own_rows() -> torch.utils.data.TensorDataset:
