@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
-from snugfit.doctor.observe.script_syntax import Loop, around, spans, syntax_of
+from snugfit.doctor.observe.script_syntax import Loop, around, last_name, spans, syntax_of
 
 
 @lru_cache(maxsize=512)
@@ -154,5 +154,4 @@ def _divides(node: ast.AST) -> bool:
 
 
 def _is_mean(node: ast.AST) -> bool:
-    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return name in ("mean", "fmean", "average", "nanmean")
+    return last_name(node) in ("mean", "fmean", "average", "nanmean")

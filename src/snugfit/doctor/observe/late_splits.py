@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.script_syntax import names_in, names_set_by, syntax_of
+from snugfit.doctor.observe.script_syntax import last_name, names_in, names_set_by, syntax_of
 
 _FITTED = re.compile(
     r"(Standard|MinMax|Robust|MaxAbs)Scaler|(Power|Quantile)Transformer|PCA|Imputer|SelectKBest|TfidfVectorizer|TruncatedSVD"
@@ -158,7 +158,7 @@ def _bounds(node: ast.AST) -> ast.Slice | None:
 def _splits(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    name = last_name(node.func)
     return name in _SPLITTERS
 
 
@@ -169,9 +169,7 @@ def _split_of(names: set[str], after: list[ast.stmt], parts: set[str]) -> int:
     for statement in after:
         for node in _expressions(statement):
             if isinstance(node, ast.Call) and _given(node) & names:
-                name = (
-                    node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                )
+                name = last_name(node.func)
                 folds = (
                     name == "split"
                     and isinstance(node.func, ast.Attribute)

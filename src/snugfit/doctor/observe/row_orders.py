@@ -6,7 +6,7 @@ import ast
 import re
 from functools import lru_cache
 
-from snugfit.doctor.observe.script_syntax import around, syntax_of
+from snugfit.doctor.observe.script_syntax import around, last_name, syntax_of
 
 _PERMUTE = ("randperm", "permutation", "sort", "argsort", "topk")
 _SHUFFLE = "shuffle"
@@ -70,7 +70,7 @@ def shuffled_apart(file: str) -> tuple[int, str, str] | None:
 def _drawn_by(statement: ast.stmt) -> tuple[str, str, str, int] | None:
     """Return how a statement puts an array alone into another order, by which seed, the name that has the result, and the line; None where it does not."""
     call = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
-    if isinstance(statement, ast.Expr) and isinstance(call, ast.Call) and _name_of(call.func) == _SHUFFLE:
+    if isinstance(statement, ast.Expr) and isinstance(call, ast.Call) and last_name(call.func) == _SHUFFLE:
         given = call.args[0] if len(call.args) == 1 and not call.keywords else None
         return (_SHUFFLE, "", given.id, statement.lineno) if isinstance(given, ast.Name) else None
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
@@ -81,17 +81,17 @@ def _drawn_by(statement: ast.stmt) -> tuple[str, str, str, int] | None:
         return None
     if (
         isinstance(call, ast.Call)
-        and _name_of(call.func) in (_SHUFFLE, "train_test_split")
+        and last_name(call.func) in (_SHUFFLE, "train_test_split")
         and len(call.args) == 1
     ):
         seed = next((ast.unparse(each.value) for each in call.keywords if each.arg == "random_state"), "")
         stratified = any(each.arg == "shuffle" for each in call.keywords)
-        return None if stratified else (_name_of(call.func), seed, first.id, statement.lineno)
+        return None if stratified else (last_name(call.func), seed, first.id, statement.lineno)
     if isinstance(call, ast.Subscript):
         draws = [
             e
             for e in ast.walk(call.slice)
-            if isinstance(e, ast.Call) and _name_of(e.func) in ("randperm", "permutation")
+            if isinstance(e, ast.Call) and last_name(e.func) in ("randperm", "permutation")
         ]
         return (
             ("index", "", first.id, statement.lineno) if draws and not isinstance(target, ast.Tuple) else None
@@ -100,7 +100,7 @@ def _drawn_by(statement: ast.stmt) -> tuple[str, str, str, int] | None:
 
 
 def _sets_seed(statement: ast.stmt) -> bool:
-    names = [_name_of(each.func) for each in ast.walk(statement) if isinstance(each, ast.Call)]
+    names = [last_name(each.func) for each in ast.walk(statement) if isinstance(each, ast.Call)]
     return any("seed" in name or name in ("set_state", "set_rng_state", "setstate") for name in names)
 
 
@@ -114,7 +114,11 @@ def _are_paired(tree: ast.Module, one: set[str], other: set[str]) -> bool:
                     if inner[0].id in names:
                         names.add(each.targets[0].id)
     for each in ast.walk(tree):
-        if isinstance(each, ast.Call) and _name_of(each.func) in ("TensorDataset", "zip", "train_test_split"):
+        if isinstance(each, ast.Call) and last_name(each.func) in (
+            "TensorDataset",
+            "zip",
+            "train_test_split",
+        ):
             inside = [{e.id for e in ast.walk(part) if isinstance(e, ast.Name)} for part in each.args]
             if any(part & one for part in inside) and any(part & other for part in inside):
                 return True
@@ -147,7 +151,7 @@ class _Names:
             elif isinstance(each, ast.For):
                 self._loop(each)
             elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and each.value.args:
-                shuffled, name = each.value.args[0], _name_of(each.value.func)
+                shuffled, name = each.value.args[0], last_name(each.value.func)
                 if name == _SHUFFLE and isinstance(shuffled, ast.Name):
                     self._shuffled[shuffled.id] = each.lineno
 
@@ -158,7 +162,7 @@ class _Names:
             name
             for name, values in self._values.items()
             if name in self._indices
-            and any(isinstance(each, ast.Call) and _name_of(each.func) in _PERMUTE for each in values)
+            and any(isinstance(each, ast.Call) and last_name(each.func) in _PERMUTE for each in values)
         ]
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
@@ -170,7 +174,9 @@ class _Names:
             for one, other in zip(target.elts, value.elts, strict=True):
                 self._assign(one, other)
         elif (
-            isinstance(target, ast.Tuple) and isinstance(value, ast.Call) and _name_of(value.func) in _PERMUTE
+            isinstance(target, ast.Tuple)
+            and isinstance(value, ast.Call)
+            and last_name(value.func) in _PERMUTE
         ):
             for one in target.elts:
                 self._assign(one, value)
@@ -182,7 +188,7 @@ class _Names:
         if (
             isinstance(target, ast.Tuple)
             and isinstance(over, ast.Call)
-            and _name_of(over.func) == "enumerate"
+            and last_name(over.func) == "enumerate"
         ):
             target, over = target.elts[-1], over.args[0]
         if isinstance(target, ast.Name):
@@ -221,7 +227,7 @@ class _Names:
         if isinstance(node, ast.Tuple) and node.elts:  # of columns it says nothing
             node = node.elts[0]
         for each in ast.walk(node):
-            if isinstance(each, ast.Call) and _name_of(each.func) in _PERMUTE:
+            if isinstance(each, ast.Call) and last_name(each.func) in _PERMUTE:
                 return f"{each.lineno}:{each.col_offset}"
         names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
         for name in names if depth <= MOST_STEPS else []:
@@ -273,13 +279,3 @@ def _inner(node: ast.expr) -> ast.expr:
         else:
             break
     return node
-
-
-def _name_of(function: ast.expr) -> str:
-    return (
-        function.attr
-        if isinstance(function, ast.Attribute)
-        else function.id
-        if isinstance(function, ast.Name)
-        else ""
-    )

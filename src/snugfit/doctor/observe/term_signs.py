@@ -78,7 +78,7 @@ def overlap_over_sum(value: Tensor) -> GradientEdge | None:
 
 
 def read_as_both(node: Any) -> Contradiction | None:
-    """Return what contradicts itself in the divergence of a normal distribution that is drawn from: its spread read in two ways, or its terms of a wrong sign.
+    """Return what contradicts itself in the divergence of a normal distribution that is drawn from: its spread, read in two ways; None without.
 
     The divergence has the logarithm `s` of the variance beside its exponential, or that of the deviation beside the exponential of twice it; what
     is drawn is noise times the deviation.
