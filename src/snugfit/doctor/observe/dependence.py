@@ -74,14 +74,16 @@ class Dependence:
     def take(self) -> Anchor | None:
         """Return what the tokens were read as, once a model."""
         anchor, self._anchor = self._anchor, None
-        unfit = self._hooked or torch.is_anomaly_enabled()
-        ranks = (
-            distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-        )
-        if anchor is None or anchor.model in self._looked or unfit or ranks:
+        if anchor is None or anchor.model in self._looked or is_noticed(hooked=self._hooked):
             return None
         self._looked.add(anchor.model)
         return anchor
+
+
+def is_noticed(*, hooked: bool) -> bool:
+    """Return whether one more pass through a graph of the script's would be noticed: by its hooks, by other ranks, or by torch's search for anomalies."""
+    ranks = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    return hooked or ranks or torch.is_anomaly_enabled()
 
 
 def sensitivity(score: Tensor, anchor: Tensor) -> Tensor | None:

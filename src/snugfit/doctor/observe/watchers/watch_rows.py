@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from snugfit.doctor.observe.companions import Companion, ModelCall, ModuleOutput
-from snugfit.doctor.observe.dependence import is_plain
+from snugfit.doctor.observe.dependence import is_noticed, is_plain
 from snugfit.doctor.observe.padding_tokens import is_next_along_rows
 from snugfit.doctor.observe.row_influence import (
     Call,
@@ -57,10 +57,7 @@ class RowWatch(Companion):
         inputs = call.inputs
         self._calls, self._output, self._batch = [], None, None
         number = self._recorder.number(call.module)
-        ranks = (
-            distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-        )
-        if self._looked.get(number, 0) >= LOOKS or self._hooked() or ranks or torch.is_anomaly_enabled():
+        if self._looked.get(number, 0) >= LOOKS or is_noticed(hooked=self._hooked()):
             return
         batch = next((each for each in inputs if each.dim() > 1), inputs[0] if inputs else None)
         if (

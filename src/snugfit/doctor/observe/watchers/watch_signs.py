@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.companions import Companion, ModelCall, ModuleOutput
+from snugfit.doctor.observe.dependence import is_noticed
 from snugfit.doctor.observe.loss_graph import is_penalty, terms_of
 from snugfit.doctor.observe.overwritten_names import last_set
 from snugfit.doctor.observe.run_events import Fault
@@ -104,16 +105,7 @@ class SignWatch(Companion):
     def differentiated(self, value: Tensor) -> None:
         # what a pass does not reach may belong to the next one, where real and made rows have a pass each
         judged = self._judged
-        ranks = (
-            distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-        )
-        if (
-            self._hooked()
-            or ranks
-            or torch.is_anomaly_enabled()
-            or value.numel() != 1
-            or not value.requires_grad
-        ):
+        if is_noticed(hooked=self._hooked()) or value.numel() != 1 or not value.requires_grad:
             return
         at = _line_of_loss() or where()
         for each in judged if self._adversarial else []:
