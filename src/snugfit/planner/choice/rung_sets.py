@@ -7,8 +7,11 @@ from functools import cache
 
 from snugfit.core.technique import Family, Stage, Technique, as_settings
 from snugfit.errors import PlanConflict
-from snugfit.planner.choice.rungs import Techniques, together
+from snugfit.planner.choice.rungs import Techniques, freezes, together
 from snugfit.techniques import find
+
+PassKind = tuple[str, frozenset[Technique]]
+StepKind = tuple[str, frozenset[Technique]]
 
 
 def format_of_weights(techniques: Techniques) -> frozenset[Technique]:
@@ -140,3 +143,26 @@ def number_of_sets(own: Techniques, rungs: Techniques) -> int:
         excluded = sum(1 << n for n, other in enumerate(rungs[:place]) if not go_together(own, rung, other))
         sets += [each | 1 << place for each in sets if not each & excluded]
     return len(sets)
+
+
+def number_type(techniques: Techniques) -> str:
+    """Return the numbers that a set of techniques computes in, as devices name them."""
+    needs = (each.card.needs for each in techniques if each.card.precision and each.card.needs)
+    return next(needs, "float32")
+
+
+def kind_of_passes(techniques: Techniques) -> PassKind:
+    """Return the numbers that sets have in common whose passes are alike, and the format of weights.
+
+    A pass of few tokens takes most of its time to read weights and to cast them, which no two formats do alike.
+    """
+    return number_type(techniques), format_of_weights(techniques)
+
+
+def kinds_of_step(techniques: Techniques) -> tuple[StepKind, StepKind]:
+    """Return what sets have in common whose step is the same, and what those whose step is alike, but for the format of weights."""
+    states = frozenset(each for each in techniques if is_about_states(each))
+    return ("same", lasting_of(techniques)), (
+        "beside frozen ones" if freezes(techniques) else "of all",
+        states,
+    )

@@ -7,7 +7,7 @@ the fastest on until one fits. Then the neighbours of the choice are tried, with
 Bounds spare most plans a prediction. A placement takes time and gives memory, so what adds placements to a set that is too slow
 already is too slow, and what takes some away from a set that fits in no micro-batch does not fit either, unless recomputation is taken
 away from what is done to activations. No level is faster than its arithmetic at the device's peak, none much faster than passes in the
-same numbers and steps of the same optimizer were seen to be, and no micro-batch faster than one of fewer examples. And a level below
+same numbers from such weights and steps of the same optimizer were seen to be, and no micro-batch faster than one of fewer examples. And a level below
 `mixed` is looked at only where it could be worth it. Predictions are counted, not timed: the choice does not depend on what else the machine does.
 """
 
@@ -25,12 +25,17 @@ from snugfit.planner.choice import ladder
 from snugfit.planner.choice.candidate import Candidate
 from snugfit.planner.choice.goals import ALIKE, FREE, Goal
 from snugfit.planner.choice.rung_sets import (
+    PassKind,
+    StepKind,
     adds_placements,
     are_of_one_kind,
     format_of_weights,
     is_about_states,
+    kind_of_passes,
+    kinds_of_step,
     lasting_of,
     moves_what_lasts,
+    number_type,
     offloads_activations,
     placements_of,
     saves_less,
@@ -44,7 +49,7 @@ _FORWARD = 1 / 3
 """Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, where only the last layer learns."""
 
 _ALIKE_PASSES = 0.9
-"""Of the seconds of the fastest passes, what those of other sets that compute in the same numbers take at least: by 5% they were seen to differ."""
+"""Of the seconds of the fastest passes, what those of other sets that compute in the same numbers, from weights of one format, take at least: by 5% they were seen to differ."""
 
 _ALIKE_STEPS = 0.35
 """Of the seconds of the fastest step of one optimizer in one place, what those take at least whose weights have another format: 0.42 was seen."""
@@ -56,17 +61,13 @@ _LITTLE = 0.05
 """Of the memory that may be used, or of a plan that is to be smaller: to save less of it makes no room."""
 
 
-PassKind = tuple[str, bool]
-StepKind = tuple[str, frozenset[Technique]]
-
-
 @dataclass
 class Search(Trials):
     """Tries plans for one subject, and keeps what it found."""
 
     _too_heavy: set[frozenset[Technique]] = field(default_factory=set)  # formats of weights that do not fit
     _least_seconds: dict[Techniques, float] = field(default_factory=dict)
-    # of the passes of formats that compute in the same numbers, all weights or beside frozen ones; of steps that are the same, or alike
+    # of passes without placements that compute in the same numbers, from weights of one format; of steps that are the same, or alike
     _pass_seconds: dict[PassKind, float] = field(default_factory=dict)
     _step_seconds: dict[StepKind, float] = field(default_factory=dict)
     # weights and states at a peak, or all at the step's, of sets that differ in what is done to activations alone
@@ -495,13 +496,13 @@ class Search(Trials):
         return self.least_seconds(added) < limit and all(seconds < limit for seconds in known)
 
     def least_seconds(self, added: Techniques) -> float:
-        """Return seconds that an update takes at least, by those of sets that compute in the same numbers, and of those whose step is the same."""
+        """Return seconds that an update takes at least, by passes of one kind without placements, and by those whose step is the same."""
         techniques = self._techniques(added)
         passes = self._arithmetic_of(techniques)
         if not self._on_cpu:  # whose caches make smaller micro-batches faster
-            known = self._pass_seconds.get(_kind_of_passes(techniques), 0.0)
+            known = self._pass_seconds.get(kind_of_passes(techniques), 0.0)
             passes = max(passes, _ALIKE_PASSES * known)
-        same, alike = (self._step_seconds.get(each) for each in _kinds_of_step(techniques))
+        same, alike = (self._step_seconds.get(each) for each in kinds_of_step(techniques))
         return passes + (same if same is not None else _ALIKE_STEPS * (alike or 0.0))
 
     def _has_no_room(self, added: Techniques) -> bool:
@@ -529,7 +530,7 @@ class Search(Trials):
     def _note_seconds(self, one: Candidate) -> None:
         """Keep the least seconds of a set of rungs that was tried in one pass, of its passes alone, and of its step."""
         techniques, step = one.techniques, one.prediction.step_seconds
-        for kind in _kinds_of_step(techniques):
+        for kind in kinds_of_step(techniques):
             self._step_seconds[kind] = min(step, self._step_seconds.get(kind, math.inf))
         known = self._least_seconds.get(techniques, math.inf)
         if (
@@ -537,7 +538,7 @@ class Search(Trials):
         ):  # a window in many passes says nothing of one in few
             self._least_seconds[techniques] = seconds = min(known, self._least_time(one))
             if placements_of(techniques) == placements_of(self.asked.techniques):
-                passes = _kind_of_passes(techniques)
+                passes = kind_of_passes(techniques)
                 self._pass_seconds[passes] = min(seconds - step, self._pass_seconds.get(passes, math.inf))
 
     def _least_time(self, one: Candidate) -> float:
@@ -566,7 +567,7 @@ class Search(Trials):
 
     def _arithmetic_of(self, techniques: Techniques) -> float:
         device = self.planner.machine.device
-        rate = device.flops.get(_number_type(techniques), math.inf)
+        rate = device.flops.get(number_type(techniques), math.inf)
         if not device.calibrated:
             rate *= device.efficiency["matmul"]
         return self._flops(techniques) / rate
@@ -585,23 +586,3 @@ class Search(Trials):
                 flops = each.prediction.flops_per_update
                 least[places] = min(flops, least.get(places, math.inf))
         return max(least.values(), default=_FORWARD * self.asked.prediction.flops_per_update)
-
-
-def _number_type(techniques: Techniques) -> str:
-    """Return the numbers that a set of techniques computes in, as devices name them."""
-    needs = (each.card.needs for each in techniques if each.card.precision and each.card.needs)
-    return next(needs, "float32")
-
-
-def _kind_of_passes(techniques: Techniques) -> PassKind:
-    """Return the numbers that formats have in common whose passes are alike, and whether weights are frozen."""
-    return _number_type(techniques), freezes(techniques)
-
-
-def _kinds_of_step(techniques: Techniques) -> tuple[StepKind, StepKind]:
-    """Return what sets have in common whose step is the same, and what those whose step is alike, but for the format of weights."""
-    states = frozenset(each for each in techniques if is_about_states(each))
-    return ("same", lasting_of(techniques)), (
-        "beside frozen ones" if freezes(techniques) else "of all",
-        states,
-    )

@@ -898,6 +898,20 @@ class SteppingStates(Stepping, Stateful):
     """Both."""
 
 
+class Casting(Laws):
+    """Whose passes are of few tokens, so that they take most of their time to cast weights that are kept in 32 bits, which a format of 16 spares."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        made = super().law(names, size)
+        casts = 1.5 if "bf16" in names else 0.0
+        return replace(made, seconds_per_update=made.seconds_per_update + casts, step_seconds=0.01)
+
+
+def test_passes_over_weights_of_one_format_bound_none_over_those_of_another() -> None:
+    chosen = searched(Casting(), 4000, Fidelity.COMPACT, Goal(worth=1.0)).best()
+    assert chosen is not None and "pure_bf16" in chosen.added
+
+
 def test_of_an_optimizer_whose_step_takes_too_long_one_set_is_run() -> None:
     laws = SteppingStates()
     searched(laws, 320, Fidelity.COMPACT).best()
