@@ -67,6 +67,7 @@ AT_ANOTHER_LINE = {
     "eval_and_never_back": "reported where eval() switches the model, not where it then trains",
     "last_window_3": "reported where the optimizer steps, which it does too rarely",
     "special_tokens_2": "reported where forward() calls the embedding, not where the script calls the model",
+    "gcn_citations": "reported where forward() takes the softmax over the nodes, not where the loss gets it",
     "vit_patches": "reported where forward() takes the softmax, not where the loss takes it again",
     "folder_order": "reported where the loss gets the rows, not where the loader hands them out",
     "gradual_unfreeze_head_only": "reported where the optimizer is made, not where it steps",
