@@ -19,7 +19,7 @@ from snugfit.doctor.observe.run_events import ScaledAlone
 from snugfit.doctor.observe.script_events import Forward, GraphKept, LabelColumn
 from snugfit.doctor.observe.script_syntax import last_name, syntax_of
 from snugfit.doctor.observe.text_events import Labels, MaskedTokens
-from snugfit.doctor.observe.trails import Trails
+from snugfit.doctor.observe.trails import Place, Trails, place_of
 from snugfit.doctor.observe.watchers.watch_log import shown
 
 LEAST_SHARED = 0.02
@@ -37,12 +37,13 @@ _SPLITS = ("train_test_split", "random_split", "split", "sample_split")
 def decided_lines(log: Log, sources: list[str]) -> dict[str, str]:
     """Return the lines that decide what is seen elsewhere, each by the pitfall and the line of what was seen, or by the pitfall alone."""
     files = {str(shown(file)): file for file in sources}
-    made = lines_of_making(log, Trails(sources), files)
+    trails = Trails(sources)
+    made = lines_of_making(log, trails, files)
     lines = {pitfall: f"{shown(file)}:{line}" for pitfall, (file, line) in made}
-    return {**lines, **_of_libraries(log, sources), **_of_rows(log, sources)}
+    return {**lines, **_of_libraries(log, files), **_of_rows(log, trails, files)}
 
 
-def _of_libraries(log: Log, sources: list[str]) -> dict[str, str]:
+def _of_libraries(log: Log, files: dict[str, str]) -> dict[str, str]:
     """Return lines that decide what a library's model or trainer is given, by the pitfall."""
     labels, tokens = list(log.of(Labels)), list(log.of(MaskedTokens))
     bare = sum(each.bare for each in labels)
@@ -50,14 +51,14 @@ def _of_libraries(log: Log, sources: list[str]) -> dict[str, str]:
         "accumulation": line_of_unscaled_loss,
         "random_validation": line_of_shared_transform,
     }
-    if any(not _keeps(each.at, sources) for each in log.of(GraphKept)):
+    if any(not _keeps(each.at, files) for each in log.of(GraphKept)):
         sought["growing_graph"] = line_that_keeps
     if bare and bare == sum(each.cut for each in labels):
         sought["ignored_labels"] = line_that_cuts
     if any(each.by_mask and each.scored_padding for each in tokens):
         sought["scored_padding"] = line_that_pads_labels
     lines: dict[str, str] = {}
-    for file in sources:
+    for file in files.values():
         for pitfall, line_for in sought.items():
             line = line_for(syntax_of(file))
             if line:
@@ -65,9 +66,9 @@ def _of_libraries(log: Log, sources: list[str]) -> dict[str, str]:
     return lines
 
 
-def _keeps(at: str, sources: list[str]) -> bool:
+def _keeps(at: str, files: dict[str, str]) -> bool:
     """Return whether a line adds something to a sum or to a list."""
-    place = _place(at, {str(shown(file)): file for file in sources})
+    place = place_of(at, files)
     if place is None:
         return True
     parts = [each for each in ast.walk(syntax_of(place[0])) if getattr(each, "lineno", 0) == place[1]]
@@ -78,7 +79,7 @@ def _keeps(at: str, sources: list[str]) -> bool:
     return fills or any(isinstance(each, ast.AugAssign) for each in parts)
 
 
-def _of_rows(log: Log, sources: list[str]) -> dict[str, str]:
+def _of_rows(log: Log, trails: Trails, files: dict[str, str]) -> dict[str, str]:
     """Return the statements that take rows which are scored, or targets, by the pitfall and the line at which that is seen."""
     shared = [each for each in log.overlaps if each.shared > LEAST_SHARED * each.rows and not each.cut_at]
     columns = list(log.of(LabelColumn))[:1]
@@ -88,44 +89,35 @@ def _of_rows(log: Log, sources: list[str]) -> dict[str, str]:
     alone = any(not each.grad for each in log.of(ScaledAlone))
     if not (shared or columns or alone or scored_at):
         return {}
-    trails = Trails(sources)
-    files = {str(shown(file)): file for file in sources}
     loaders = {each.id: each for each in log.loaders}
-    taught = next((_place(each.at, files) for each in log.of(Forward) if each.grad), None)
-    line: tuple[str, int] | None
+    taught = next((place_of(each.at, files) for each in log.of(Forward) if each.grad), None)
+    line: Place | None
     lines: dict[str, str] = {}
     for overlap in shared:
         loader = loaders.get(overlap.loader)
-        scored = _place(overlap.at if loader is None else loader.at, files)
+        scored = place_of(overlap.at if loader is None else loader.at, files)
         line = line_of_shared_rows(trails, scored, taught) if scored and taught else None
         if line is not None:
             lines[f"leakage {overlap.at}"] = f"{shown(line[0])}:{line[1]}"
     for own in dict.fromkeys(each.at for each in log.of(ScaledAlone) if not each.grad):
-        at = _place(own, files)
+        at = place_of(own, files)
         line = line_of_scaling(trails, at) if at else None
         if line is not None:
             lines[f"other_statistics {own}"] = f"{shown(line[0])}:{line[1]}"
     for seen_at in scored_at if trails.has_under(_OF_TRAINING, _scales) else ():
-        at = _place(seen_at, files)
+        at = place_of(seen_at, files)
         line = line_of_scaling(trails, at, in_training=True) if at else None
         if line is not None:
             lines.setdefault(f"other_statistics {seen_at}", f"{shown(line[0])}:{line[1]}")
     for column in columns:
-        at = _place(column.at, files)
+        at = place_of(column.at, files)
         line = line_of_targets(trails, at) if at else None
         if line is not None:
             lines[f"leakage {column.at}"] = f"{shown(line[0])}:{line[1]}"
     return lines
 
 
-def _place(at: str, files: dict[str, str]) -> tuple[str, int] | None:
-    file, _, line = at.rpartition(":")
-    return (files[file], int(line)) if file in files and line.isdigit() else None
-
-
-def line_of_scaling(
-    trails: Trails, at: tuple[str, int], *, in_training: bool = False
-) -> tuple[str, int] | None:
+def line_of_scaling(trails: Trails, at: Place, *, in_training: bool = False) -> Place | None:
     """Return the statement that scales what a line reads by statistics; None where the source does not show it.
 
     Args:
@@ -153,7 +145,7 @@ def _scales(node: ast.AST) -> bool:
     return {ast.Sub, ast.Div} <= operators or bool(methods & _SCALERS)
 
 
-def line_of_targets(trails: Trails, at: tuple[str, int]) -> tuple[str, int] | None:
+def line_of_targets(trails: Trails, at: Place) -> Place | None:
     """Return the statement that takes the targets, which a line compares with predictions, out of a table or a series; None where the source does not show it."""
     steps = trails.back(*at, rows=True)
     for step in steps:
@@ -174,9 +166,7 @@ def line_of_targets(trails: Trails, at: tuple[str, int]) -> tuple[str, int] | No
     return None
 
 
-def line_of_shared_rows(
-    trails: Trails, scored: tuple[str, int], trained: tuple[str, int]
-) -> tuple[str, int] | None:
+def line_of_shared_rows(trails: Trails, scored: Place, trained: Place) -> Place | None:
     """Return the statement at which rows that are scored leave the way of those that are trained on: which takes them where it should not; None where the source does not show it.
 
     Where both come from one split, it is what that is made of, if that holds rows twice.

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.script_events import FarTargets, Forward, Loss, WrongAxis
-from snugfit.doctor.observe.script_syntax import around, last_assignment, last_name
+from snugfit.doctor.observe.script_syntax import around, last_assignment, last_name, own_nodes
 from snugfit.doctor.observe.term_events import ConstantTerm, PulledTogether
-from snugfit.doctor.observe.trails import Trails, own_nodes, statements_at
+from snugfit.doctor.observe.trails import Place, Trails, place_of, statements_at
 
 NEARLY_ALL, LARGE, MOST_LINES = 0.9, 10.0, 4
 """Labels that equal inputs, the size of inputs that were not scaled, and lines that are followed back."""
@@ -21,7 +21,6 @@ _NUMBERS = re.compile(
 _TARGETS = re.compile(r"^[yt](_\w+)?$|label|target|truth|future|price|energ", re.IGNORECASE)
 _HANDED = ("next", "to", "cuda", "cpu")
 """Calls that give targets which are there already."""
-Place = tuple[str, int]
 _Find = Callable[[Trails, Place], Place | None]
 
 
@@ -32,13 +31,9 @@ def lines_of_making(log: Log, trails: Trails, files: dict[str, str]) -> Iterator
         files: the script's files by the names under which they are shown.
     """
 
-    def place(at: str) -> Place | None:
-        file, _, line = at.rpartition(":")
-        return (files[file], int(line)) if file in files and line.isdigit() else None
-
     def each_of(pitfall: str, lines: list[str], find: _Find) -> Iterator[tuple[str, Place]]:
         for at in dict.fromkeys(lines):
-            seen = place(at)
+            seen = place_of(at, files)
             made = find(trails, seen) if seen else None
             if made is not None and made != seen:
                 yield f"{pitfall} {at}", made
@@ -56,7 +51,7 @@ def lines_of_making(log: Log, trails: Trails, files: dict[str, str]) -> Iterator
     yield from each_of("unscaled_targets", [each.at for each in log.of(FarTargets)], line_of_raw_targets)
     for earlier in log.optimizers:
         for later in log.optimizers:
-            one, other = place(earlier.at), place(later.at)
+            one, other = place_of(earlier.at, files), place_of(later.at, files)
             shared = set(earlier.parameters) & set(later.parameters)
             if (
                 one

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.script_syntax import names_in, names_set_by, spans, syntax_of
+from snugfit.doctor.observe.script_syntax import names_in, names_set_by, own_nodes, spans, syntax_of
 
 _LOADER = re.compile(r"load|batches|(^|_)(dl|iter|iterator)($|_)|enumerate\(|tqdm\(", re.IGNORECASE)
 _ROWS = re.compile(r"len\(\w*(\.\w+)*\.dataset\)|len\(\w*(dataset|data_?set|_set|_ds|_data)\)", re.IGNORECASE)
@@ -38,7 +38,7 @@ def wrong_sums(file: str) -> tuple[Sum, ...]:
 
 
 def _of_scope(scope: ast.Module | ast.FunctionDef) -> Iterator[Sum]:
-    for loop in _loops(scope.body):
+    for loop in (each for each in own_nodes(scope) if isinstance(each, ast.For)):
         inner = [each for each in ast.walk(loop) if isinstance(each, ast.For) and each is not loop]
         if _LOADER.search(ast.unparse(loop.iter)):
             yield from _ended_at_once(loop)
@@ -46,17 +46,6 @@ def _of_scope(scope: ast.Module | ast.FunctionDef) -> Iterator[Sum]:
         for part in inner:
             if any(part is each for each in loop.body) and _LOADER.search(ast.unparse(part.iter)):
                 yield from _never_back(scope, loop, part)
-
-
-def _loops(body: list[ast.stmt]) -> Iterator[ast.For]:
-    """Yield the loops of a body, also those within others, not those of functions in it."""
-    for statement in body:
-        if isinstance(statement, ast.For):
-            yield statement
-        for name in ("body", "orelse", "finalbody"):
-            inner = getattr(statement, name, [])
-            if not isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) and inner:
-                yield from _loops(inner)
 
 
 def _sums_of(loop: ast.For) -> dict[str, ast.AugAssign]:

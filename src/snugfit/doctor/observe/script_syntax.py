@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from functools import lru_cache
 from pathlib import Path
 
@@ -81,3 +82,16 @@ def last_assignment(scope: ast.AST, name: str, before: int) -> ast.Assign | None
         if isinstance(each, ast.Assign) and each.lineno < before and name in names_set_by(each)
     ]
     return max(sets, key=lambda each: each.lineno, default=None)
+
+
+@lru_cache(maxsize=256)
+def own_nodes(scope: ast.AST) -> tuple[ast.AST, ...]:
+    """Return what is in a function, or a module, and in no function or class inside of it."""
+    nodes: list[ast.AST] = []
+    todo = deque(ast.iter_child_nodes(scope))
+    while todo:
+        each = todo.popleft()
+        nodes.append(each)
+        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            todo.extend(ast.iter_child_nodes(each))
+    return tuple(nodes)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.script_syntax import last_name, spans, syntax_of
+from snugfit.doctor.observe.script_syntax import last_name, own_nodes, spans, syntax_of
 
 MOST_STEPS, MOST_CALLS = 400, 4
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -74,6 +74,18 @@ _FIRST_ALONE = {"DataLoader": ("sampler", "batch_sampler"), "random_split": ()}
 """Calls whose rows are the first argument, and what else says which."""
 _ROW = ("__getitem__", "__iter__")
 _FILLS = ("append", "extend", "insert", "update", "add")
+Place = tuple[str, int]
+"""A file and a line of it."""
+
+
+def place_of(at: str, files: Mapping[str, str]) -> Place | None:
+    """Return the place of a line as it is shown; None where that is of no file of the script's.
+
+    Args:
+        files: the script's files by the names under which they are shown.
+    """
+    file, _, line = at.rpartition(":")
+    return (files[file], int(line)) if file in files and line.isdigit() else None
 
 
 class Step(NamedTuple):
@@ -349,19 +361,6 @@ def rows_in(node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
     else:
         for each in ast.iter_child_nodes(node):
             yield from rows_in(each)
-
-
-@lru_cache(maxsize=256)
-def own_nodes(scope: ast.AST) -> tuple[ast.AST, ...]:
-    """Return what is in a function, or a module, and in no function or class inside of it."""
-    nodes: list[ast.AST] = []
-    todo = deque(ast.iter_child_nodes(scope))
-    while todo:
-        each = todo.popleft()
-        nodes.append(each)
-        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            todo.extend(ast.iter_child_nodes(each))
-    return tuple(nodes)
 
 
 @lru_cache(maxsize=64)

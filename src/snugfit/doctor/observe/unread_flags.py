@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.script_syntax import syntax_of
+from snugfit.doctor.observe.script_syntax import own_nodes, syntax_of
 
 _DONE = re.compile(
     r"(^|_)(done|dones|terminal|terminals|terminated|not_?done|non_?final|mask|masks)(_|$)", re.IGNORECASE
@@ -36,7 +35,7 @@ def flags_left_out(file: str) -> Unread | None:
     for scope in ast.walk(tree):
         if not isinstance(scope, ast.FunctionDef | ast.Module):
             continue
-        body = list(_within(scope))
+        body = own_nodes(scope)
         text = {each.attr for each in body if isinstance(each, ast.Attribute)} | {
             each.id for each in body if isinstance(each, ast.Name)
         }
@@ -70,17 +69,6 @@ def _field_of_flags(tree: ast.AST) -> str:
             if flag and any("reward" in word for word in words):
                 return flag
     return ""
-
-
-def _within(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a scope that are in no function or class within it."""
-    todo = list(ast.iter_child_nodes(scope))
-    while todo:
-        node = todo.pop(0)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        yield node
-        todo = list(ast.iter_child_nodes(node)) + todo
 
 
 def _read_name(node: ast.AST) -> str:

@@ -196,18 +196,21 @@ class Search(Trials):
         They come level by level, and of those that cost nothing which is learned the fastest first.
         """
         formats = self._ladder
-        free = FREE if self.goal.name != "finest" else Fidelity.FULL
         for format in sorted(
-            formats,
-            key=lambda each: (max(free, self.level(each)), self.arithmetic(each), formats.index(each)),
+            formats, key=lambda each: (self._turn(each), self.arithmetic(each), formats.index(each))
         ):
             # on a CPU the recipe's own plan may be faster in smaller micro-batches
             if self._allows(format) and ((self._on_cpu and not format) or self._may_be_faster(format)):
                 yield format
 
+    def _turn(self, format: Techniques) -> Fidelity:
+        """Return the level with which a format is tried: levels that cost nothing which is learned together, unless the finest is the goal."""
+        free = FREE if self.goal.name != "finest" else Fidelity.FULL
+        return max(free, self.level(format))
+
     def _walk_all(self) -> None:
         """Walk each format that could be worth it; of each level those last whose weights do not fit, since to stream them takes its time."""
-        for _, formats in groupby(self._formats(), lambda format: max(FREE, self.level(format))):
+        for _, formats in groupby(self._formats(), self._turn):
             heavy = [format for format in formats if not self._walk(format)]
             for format in heavy:
                 any(map(self._look_if_faster, filter(streams, self._placed(format))))
@@ -247,9 +250,8 @@ class Search(Trials):
                 self._look_if_faster(added)
         elif room and self._fits(steps[turn]):  # however slow, it tells whether those before it may fit
             fits = True
-            if self._may_be_faster(
-                steps[turn], ALIKE
-            ):  # of what is alike, the one of larger micro-batches is taken
+            # of what is alike, the one of larger micro-batches is taken
+            if self._may_be_faster(steps[turn], ALIKE):
                 self._look(steps[turn])
             for added in reversed(steps[1:turn]):
                 if not self._look_if_faster(added) and self._is_known_to_fit_in_no_size(added):
@@ -533,9 +535,8 @@ class Search(Trials):
         for kind in kinds_of_step(techniques):
             self._step_seconds[kind] = min(step, self._step_seconds.get(kind, math.inf))
         known = self._least_seconds.get(techniques, math.inf)
-        if (
-            one.micro_batch == self._sizes[0] or known < math.inf
-        ):  # a window in many passes says nothing of one in few
+        # a window in many passes says nothing of one in few
+        if one.micro_batch == self._sizes[0] or known < math.inf:
             self._least_seconds[techniques] = seconds = min(known, self._least_time(one))
             if placements_of(techniques) == placements_of(self.asked.techniques):
                 passes = kind_of_passes(techniques)
