@@ -41,7 +41,7 @@ JOBS = tuple(dict.fromkeys(case.job for case in CASES))
 class _Here:
     """The planner's own process, in which all plans of a job are made."""
 
-    def run(self, function: Any, *arguments: Any, timeout: float, folder: Path | None = None) -> Any:
+    def run(self, function: Any, *arguments: Any, **_settings: Any) -> Any:
         return function(*arguments)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import chain
 from typing import Any
 
@@ -45,8 +45,11 @@ def cloned(model: nn.Module) -> nn.Module:
     return deep_copy(model, memo)
 
 
-def host_copy(model: nn.Module) -> nn.Module:
+def host_copy(model: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
     """Return a copy of a model, which may lie on several devices, in host memory: the device holds no second one meanwhile.
+
+    Args:
+        shared: tensors that the copy has in common with the model, wherever they lie, since others will take their places.
 
     >>> model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     >>> model[1].weight = model[0].weight
@@ -54,9 +57,9 @@ def host_copy(model: nn.Module) -> nn.Module:
     >>> copied[1].weight is copied[0].weight, copied[0].weight is model[0].weight
     (True, False)
     """
-    memo: dict[int, Any] = {}
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in shared}
     for tensor in chain(model.parameters(), model.buffers()):
-        if tensor.device.type not in ("cpu", "meta"):
+        if tensor.device.type not in ("cpu", "meta") and id(tensor) not in memo:
             copied = tensor.detach().to("cpu")
             memo[id(tensor)] = (
                 nn.Parameter(copied, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copied

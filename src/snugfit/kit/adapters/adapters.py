@@ -10,6 +10,7 @@ import importlib.util
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -33,7 +34,7 @@ from snugfit.kit.module_patterns import find_modules, matches
 from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import has_experts
 from snugfit.kit.quantized.frozen_linear import QuantisedLinear, in_stock_form, weights_unread
-from snugfit.kit.quantized.quantize import dequantise_, matched_by
+from snugfit.kit.quantized.quantize import dequantise_, matched_by, quantised_parameters
 from snugfit.system.log_filters import silence_bitsandbytes
 
 ADAPTER = "default"
@@ -244,15 +245,19 @@ def adapter_parameters(model: nn.Module) -> set[nn.Parameter]:
 def merged(model: nn.Module) -> nn.Module:
     """Return a copy of the model with the adapters merged into its weights: its own class and parameter names, no adapters.
 
-    Quantised weights are made whole before, in the type they had, and stay so; where they lie `core.in_file` says.
+    Quantised weights are made whole before, in the type they had, and stay so; where they lie `kit.mapped_tensors` says.
+    One layer after the other is copied and made whole, so that no second base is there meanwhile.
 
     Raises:
         SettingError: there are none.
     """
-    plain = host_copy(model)
-    for name, layer in _layers(plain).items():  # one after the other, as each is made whole
-        if isinstance(layer.get_base_layer(), QuantisedLinear):
-            layer.base_layer = layer.get_base_layer().whole()
+    later = {*_of_bases_alone(model), *quantised_parameters(model)}
+    plain = host_copy(model, later)
+    for name, layer in _layers(plain).items():  # one after the other, as each is copied and made whole
+        base = layer.get_base_layer()
+        if not later.isdisjoint(base.parameters()):
+            base = host_copy(base)
+            layer.base_layer = base.whole() if isinstance(base, QuantisedLinear) else base
         if not layer.merged:
             _merge({name: layer})
         if _is_token_rows(layer):  # of a weight that is there and may be shared, in a wrapper of peft
@@ -262,6 +267,15 @@ def merged(model: nn.Module) -> nn.Module:
     dequantise_(plain)
     plain.__dict__.pop("peft_config", None)
     return plain.requires_grad_(True)
+
+
+def _of_bases_alone(model: nn.Module) -> set[nn.Parameter]:
+    """Return the parameters of adapted layers that nothing else of the model has."""
+    bases = [layer.get_base_layer() for layer in _layers(model).values()]
+    owners = Counter(
+        parameter for module in model.modules() for parameter in module.parameters(recurse=False)
+    )
+    return {parameter for base in bases for parameter in base.parameters() if owners[parameter] == 1}
 
 
 def merge_(model: nn.Module) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -214,13 +214,23 @@ def weight_sizes(model: nn.Module) -> dict[nn.Parameter, int]:
     return sizes
 
 
+def quantised_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield what is kept of a model's quantised weights, with their biases."""
+    for module in model.modules():
+        if isinstance(module, _QUANTISED):
+            yield from module.parameters()
+
+
 def dequantise_(model: nn.Module) -> nn.Module:
-    """Make the quantised weights of `model` whole in place, one after the other, in the type they had."""
+    """Make the quantised weights of `model` whole on the host and in place, one after the other, in the type they had."""
     for name, module in list(model.named_modules()):
-        if isinstance(module, QuantisedLinear):
-            replace_module(model, name, set_aside_(in_stock_form(module.whole())))
-        elif isinstance(module, QuantisedExperts):
-            whole = nn.ParameterDict({"weight": module.whole(dtype=module.own_dtype).contiguous()})
+        if not isinstance(module, _QUANTISED):
+            continue
+        copied = host_copy(module)
+        if isinstance(copied, QuantisedLinear):
+            replace_module(model, name, set_aside_(in_stock_form(copied.whole())))
+        elif isinstance(copied, QuantisedExperts):
+            whole = nn.ParameterDict({"weight": copied.whole(dtype=copied.own_dtype).contiguous()})
             parent, _, last = name.rpartition(".")
             delattr(model.get_submodule(parent), last)
             model.get_submodule(parent).register_parameter(last, set_aside_(whole)._parameters["weight"])
@@ -231,4 +241,4 @@ def dequantised(model: nn.Module) -> nn.Module:
     """Return a copy of the model with whole weights, as its own library would load it; the model itself where nothing is quantised."""
     if not any(isinstance(module, _QUANTISED) for module in model.modules()):
         return model
-    return dequantise_(host_copy(model)).requires_grad_(True)
+    return dequantise_(host_copy(model, quantised_parameters(model))).requires_grad_(True)

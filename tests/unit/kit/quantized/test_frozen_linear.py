@@ -218,12 +218,18 @@ def test_adapters_on_it_are_merged_into_whole_weights(quantise_: Any, dora: bool
         merge_(model)
 
 
-@each_format
-@pytest.mark.parametrize("adapted", [False, True], ids=["bare", "adapted"])
+def _frozen_(model: nn.Module) -> nn.Module:
+    return model.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("quantise_", "adapted"),
+    [(nf4_, False), (nf4_, True), (int8_, False), (int8_, True), (_frozen_, True)],
+)
 def test_what_is_delivered_is_made_in_files_one_weight_at_a_time(
     quantise_: Any, adapted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twelve layers of 64 KiB in float32: in memory no more than what one of them takes to be made."""
+    """Twelve layers of 64 KiB in float32: in memory no more than what one of them takes to be made, and no second base."""
     monkeypatch.setattr(mapped_tensors, "_SMALL", 1024)
     torch.manual_seed(0)
     model = quantise_(nn.Sequential(*(nn.Linear(128, 128) for _ in range(12)), nn.Linear(128, 2)))
@@ -244,7 +250,9 @@ def test_what_is_delivered_is_made_in_files_one_weight_at_a_time(
         with Live() as live, mapped_tensors.making_in_files(tmp_path):
             make(model)
         peaks.append(live.peak - parameter_bytes)
-    assert peaks[0] < 8 * 4 * 128 * 128 < 10 * 4 * 128 * 128 < peaks[1]
+    layer = 4 * 128 * 128
+    assert peaks[0] < 1.8 * layer
+    assert peaks[1] > peaks[0] + 10 * layer
 
 
 @each_format
