@@ -25,7 +25,7 @@ from snugfit.data.order import training_order
 from snugfit.data.splits.hold_out import SHARES, hold_out_of
 from snugfit.data.stream import as_stream, counted, examples_of
 from snugfit.errors import SettingError
-from snugfit.kit.losses.default_loss import loss_message, loss_or_default
+from snugfit.kit.losses.default_loss import default_loss, loss_message
 from snugfit.models.bundle import OWN_FUNCTIONS
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
@@ -285,7 +285,7 @@ def _task(
     check_dataset("data", data)
     check_module(model)
     check_has_numbers(model)
-    loss = loss_or_default(given["loss"], model)
+    loss = default_loss(model) if given["loss"] is None else given["loss"]
     check_outside(model, loss, given["forward"])
     if isinstance(validation, Mapping):
         validation = hold_out_of(validation)

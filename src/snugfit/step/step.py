@@ -26,7 +26,7 @@ from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.buffers import AtFirst, BufferCopies, Buffers
 from snugfit.kit.language_models.decoder_inputs import decoder_inputs_of
 from snugfit.kit.language_models.kv_cache import caching_configs, without_caches
-from snugfit.kit.losses.default_loss import loss_or_default
+from snugfit.kit.losses.default_loss import default_loss
 from snugfit.kit.phases import phase
 from snugfit.kit.placement import cloned
 from snugfit.kit.precision.product_rounding import products_as_chosen
@@ -149,7 +149,8 @@ class Step:
         check_trainable(model)
         check_on(techniques, torch.device(device or next(model.parameters()).device).type)
         fixed = FixedModules(fixed_modules, model)
-        loss = loss_or_default(loss, model)
+        if loss is None:
+            loss = default_loss(model)
         self._outside = check_outside(model, loss, forward, fixed.tensors)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)

@@ -43,7 +43,7 @@ def _load(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> Task:
     """Prepare functions of the user's own: a model that a function makes is whole, so that there is no part of it to keep."""
     from snugfit.core.job import AUTO
     from snugfit.data.stream import counted, streamed
-    from snugfit.kit.losses.default_loss import loss_message, loss_or_default
+    from snugfit.kit.losses.default_loss import default_loss, loss_message
     from snugfit.models.bundle import OWN_LOSS
     from snugfit.models.python_functions import load_python_model
     from snugfit.step.build import Material
@@ -66,7 +66,7 @@ def _load(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> Task:
     model = load_python_model(recipe.model, folder=recipe.folder, seed=recipe.train.seed, empty=empty)
     collate = recipe.data.collate
     named = None if recipe.loss == AUTO else loss_of(recipe)
-    loss = loss_or_default(named, model)
+    loss = default_loss(model) if named is None else named
     about_loss = loss_message(named, model)
     return Task(
         Material(

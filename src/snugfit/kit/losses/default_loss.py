@@ -50,11 +50,6 @@ def default_loss(model: nn.Module) -> str:
     return "mse" if single or problem == "regression" else "cross_entropy"
 
 
-def loss_or_default(loss: str | Loss | None, model: nn.Module) -> str | Loss:
-    """Return `loss`, or that of the model where none is given."""
-    return default_loss(model) if loss is None else loss
-
-
 def loss_message(loss: str | Loss | None, model: nn.Module) -> str | None:
     """Return what there is to say of a loss that was chosen here, or that is named and not the model's own; None where nothing is."""
     own = default_loss(model)

@@ -18,7 +18,7 @@ from snugfit.core.technique import Fidelity, Stage, Technique
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order, examples_of_epoch, in_examples, training_order
 from snugfit.kit.adapters.adapters import require_peft
-from snugfit.kit.losses.default_loss import loss_or_default
+from snugfit.kit.losses.default_loss import default_loss
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.adapter_rate import adapter_notes
@@ -121,9 +121,9 @@ def plan_module(
         named = any(each.card.precision for each in techniques)
         target = replace(on_this_machine(target, plan), keeps_precision=named)
         window = batch if isinstance(batch, Batch) else Batch.of(batch)
-        material = Material(
-            skeleton(model), range(examples), None, loss_or_default(loss, model), None, forward
-        )
+        if loss is None:
+            loss = default_loss(model)
+        material = Material(skeleton(model), range(examples), None, loss, None, forward)
         bare = None if optimizer is None else BareOptimizer.of(optimizer, model)
         asked = (material, window, job, plan, tuple(techniques), bare, target)
         answer: Answer = worker.run(_plan_material, *asked, **_patience(target))
