@@ -25,6 +25,11 @@ class Replan(NamedTuple):
     reason: str
 
 
+def is_in_micro_batches(step: SplitStep, window: Batch) -> bool:
+    """Return whether a rank's part of a window is computed in several micro-batches."""
+    return step.micro_batch is not None and step.micro_batch < window.rows
+
+
 def sizes(rows: int, at_least: int = 1) -> list[int]:
     """Return the micro-batches that are tried for windows of that many rows: its divisors and the powers of two, the largest first.
 

@@ -33,7 +33,13 @@ from snugfit.kit.precision.product_rounding import products_as_chosen
 from snugfit.step import state
 from snugfit.step.compute import WindowCompute, asks_for_sums, with_window_sums
 from snugfit.step.fixed_modules import FixedModules
-from snugfit.step.micro_batching import Replan, check_update_memory, check_whole, within_memory
+from snugfit.step.micro_batching import (
+    Replan,
+    check_update_memory,
+    check_whole,
+    is_in_micro_batches,
+    within_memory,
+)
 from snugfit.step.model_checks.attention_masks import AttentionMasks
 from snugfit.step.model_checks.changed_inputs import Inputs
 from snugfit.step.model_checks.gradient_hooks import GradientHooks
@@ -476,7 +482,7 @@ class Step:
         try:
             if self._is_split(window):
                 window = self.splittable(window)
-                if self._hooks is not None and self._is_in_micro_batches(window):
+                if self._hooks is not None and is_in_micro_batches(self, window):
                     self._hooks.check_split()
             with phase("techniques"):
                 if self._changes_windows:
@@ -496,10 +502,7 @@ class Step:
 
     def _is_split(self, window: Batch) -> bool:
         """Return whether rows of the window may be selected: for micro-batches, by techniques or beside other ranks."""
-        return self._selects_rows or self._is_in_micro_batches(window)
-
-    def _is_in_micro_batches(self, window: Batch) -> bool:
-        return self.micro_batch is not None and self.micro_batch < window.rows
+        return self._selects_rows or is_in_micro_batches(self, window)
 
     def transformed(self, window: Batch) -> Batch:
         """Return the shared window after the techniques that change it, which may put several examples into one row; all ranks call it."""

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from snugfit.core.batch import Batch
 from snugfit.kit.batch_norm import takes_statistics
 from snugfit.step.micro_batching import BATCH_NORM
-from snugfit.step.step_views import SplitStep
 from snugfit.units import counted
 
 _MOST_NAMED = 3
@@ -57,11 +55,6 @@ class MovingBuffers:
             f"each forward moves the {'buffer' if one else 'buffers'} {listed}, and micro-batches are as many forwards: where the model "
             f"computes with {'it' if one else 'them'}, their size is part of what is learned"
         )
-
-
-def is_in_micro_batches(step: SplitStep, window: Batch) -> bool:
-    """Return whether a rank's part of a window is computed in several micro-batches."""
-    return step.micro_batch is not None and step.micro_batch < window.rows
 
 
 def _state_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
