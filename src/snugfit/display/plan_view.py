@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TextIO
 from snugfit.display.consoles import plain_console
 from snugfit.planner.answers import plan_words
 from snugfit.planner.answers.answer import Alternative, Answer, Rejected
-from snugfit.planner.answers.timeline import bands, highest, totals
 from snugfit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -276,13 +275,13 @@ class _View:
         timeline = self.answer.prediction.timeline
         if timeline is None:
             return None
-        room, total = self.width, totals(timeline)
+        room, total = self.width, timeline.totals()
         most = max(total) or 1
         steps = len(self.levels) - 1
-        heights = [total[point] for point in highest(timeline, room)]
+        heights = [total[point] for point in timeline.highest(room)]
         curve = "".join(self.levels[-(-height * steps // most)] for height in heights)
         below = ""
-        for band in bands(timeline):
+        for band in timeline.bands():
             start, end = round(band.start * room), round(band.end * room)
             name = plan_words.printable(band.name)
             if len(name) < end - start and start >= len(below):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
-from snugfit.planner.answers.answer import Answer, Timeline
+from snugfit.planner.answers.answer import Answer, Band, Timeline
 from snugfit.planner.answers.plan_words import KINDS, brief_bytes, brief_seconds, peak_place, printable
-from snugfit.planner.answers.timeline import Band, bands, highest, totals
 from snugfit.report.charts import BYTES
 from snugfit.report.series import nice_ticks
 from snugfit.report.svg import GRID, Axis, escape, horizontal
@@ -66,7 +65,7 @@ figure>.segments{margin-top:10px}
 def stacked(answer: Answer, timeline: Timeline) -> str:
     """Return the figure of a plan, against its budget."""
     prediction = answer.prediction
-    need = max(*totals(timeline), prediction.reserved_bytes)
+    need = max(*timeline.totals(), prediction.reserved_bytes)
     in_view = answer.budget_bytes <= BUDGET_IN_VIEW * need
     notes = []
     if not in_view:
@@ -85,7 +84,7 @@ def stacked(answer: Answer, timeline: Timeline) -> str:
 
 def layered(timeline: Timeline, where: str, of: str = "an update") -> str:
     """Return the figure of an update, or of what `of` names, without a budget; `where` its highest point is."""
-    return _figure(timeline, where, max(totals(timeline)), lambda *_: "", [], of)
+    return _figure(timeline, where, max(timeline.totals()), lambda *_: "", [], of)
 
 
 def _figure(
@@ -97,13 +96,13 @@ def _figure(
     of: str = "an update",
 ) -> str:
     """Return every column of the drawing shows the highest moment in it, so that the peak is there whatever the length."""
-    points = highest(timeline, COLUMNS)
-    total = totals(timeline)
+    points = timeline.highest(COLUMNS)
+    total = timeline.totals()
     peak = max(total)
     unit, size = next((unit for unit in BYTES if top >= unit[1]), BYTES[-1])
     axis = Axis(0.0, max(1.0, top) / size * AIR)
     at = next(column for column, point in enumerate(points) if total[point] == peak)
-    segments = bands(timeline)
+    segments = timeline.bands()
     drawn = (
         horizontal(axis, 5)
         + _areas(timeline, points, axis, size)
@@ -127,7 +126,7 @@ def _figure(
 
 def place_of_peak(peak_at: Mapping[str, str], peak_bytes: int, timeline: Timeline) -> str:
     """Return the place of the timeline's highest point; where the plan's peak lies outside of an update, both are told."""
-    over = totals(timeline)
+    over = timeline.totals()
     peak = max(over)
     if peak >= peak_bytes:
         return peak_place(peak_at)

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import random
 
-from snugfit.planner.answers.answer import Timeline
-from snugfit.planner.answers.timeline import Band, bands, highest, places, totals
+from snugfit.planner.answers.answer import Band, Timeline
 
 
 def timeline(levels: list[int], seconds: list[float] | None = None) -> Timeline:
@@ -18,7 +17,7 @@ def test_a_spike_of_one_point_in_a_hundred_thousand_is_never_lost() -> None:
     for spike in (0, 1, 49_999, 99_998, 99_999, *(draw.randrange(100_000) for _ in range(5))):
         levels = [draw.randrange(1000) for _ in range(100_000)]
         levels[spike] = 1_001
-        found = highest(timeline(levels), 600)
+        found = timeline(levels).highest(600)
         assert len(found) == 600
         assert spike in found
 
@@ -29,7 +28,7 @@ def test_each_column_has_the_highest_level_in_force_within_it() -> None:
     seconds = sorted(draw.randrange(1000) / 10 for _ in range(40))
     seconds[0], seconds[-1] = 0.0, 100.0
     line = timeline([draw.randrange(100) for _ in seconds], seconds)
-    found, total = highest(line, 10), totals(line)
+    found, total = line.highest(10), line.totals()
     for column, point in enumerate(found):
         inside = {
             number
@@ -41,15 +40,15 @@ def test_each_column_has_the_highest_level_in_force_within_it() -> None:
 
 
 def test_a_stretch_without_points_keeps_the_last_level_not_the_highest() -> None:
-    assert highest(timeline([1, 9, 3, 2], [0.0, 0.1, 0.15, 1.0]), 5) == [1, 2, 2, 2, 2]
+    assert timeline([1, 9, 3, 2], [0.0, 0.1, 0.15, 1.0]).highest(5) == [1, 2, 2, 2, 2]
 
 
 def test_points_lie_by_their_number_where_no_time_passes() -> None:
-    assert places(timeline([1, 2, 3], [4.0, 4.0, 4.0])) == [0.0, 0.5, 1.0]
-    assert places(timeline([1], [0.0])) == [0.0]
-    assert highest(timeline([7], [0.0]), 3) == [0, 0, 0]
+    assert timeline([1, 2, 3], [4.0, 4.0, 4.0]).places() == [0.0, 0.5, 1.0]
+    assert timeline([1], [0.0]).places() == [0.0]
+    assert timeline([7], [0.0]).highest(3) == [0, 0, 0]
 
 
 def test_bands_cover_the_update_without_gap_or_overlap() -> None:
     line = Timeline(("a", "a", "b", "a"), (0.0, 1.0, 2.0, 4.0), {"weights": (1, 1, 1, 1)})
-    assert bands(line) == [Band("a", 0.0, 0.5), Band("b", 0.5, 1.0), Band("a", 1.0, 1.0)]
+    assert line.bands() == [Band("a", 0.0, 0.5), Band("b", 0.5, 1.0), Band("a", 1.0, 1.0)]
