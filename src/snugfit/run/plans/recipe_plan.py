@@ -84,7 +84,12 @@ def plan_recipe(
 
 def _with_adapter_note(recipe: Recipe, answer: Answer) -> Answer:
     """Return an answer that says of adapters which it has put in what they are; a plan that is kept may be one for other learning rates."""
-    return answer.with_notes(adapter_notes(recipe.all_techniques(), answer.choice.techniques))
+    return answer.with_notes(_adapter_notes(recipe, answer))
+
+
+def _adapter_notes(recipe: Recipe, answer: Answer) -> tuple[str, ...]:
+    choice = answer.choice
+    return adapter_notes(recipe.all_techniques(), choice.techniques) if choice.added else ()
 
 
 def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Exported:
@@ -189,8 +194,7 @@ def planned(
         raise impossible(answer)
     from snugfit.recipe.plan_choices import with_choice
 
-    notes = adapter_notes(recipe.all_techniques(), answer.choice.techniques)
-    return with_choice(recipe, answer.choice), answer, list(notes)
+    return with_choice(recipe, answer.choice), answer, list(_adapter_notes(recipe, answer))
 
 
 def write_beginning(folder: RunFolder, recipe: Recipe, plan: Plan, answer: Answer | None) -> None:
