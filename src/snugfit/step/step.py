@@ -154,10 +154,10 @@ class Step:
         model = unwrapped(model)
         check_trainable(model)
         check_on(techniques, torch.device(device or next(model.parameters()).device).type)
-        fixed = FixedModules(fixed_modules, model)
+        fixed = FixedModules(fixed_modules, model) if fixed_modules else None
         if loss is None:
             loss = default_loss(model)
-        self._outside = check_outside(model, loss, forward, fixed.tensors)
+        self._outside = check_outside(model, loss, forward, () if fixed is None else fixed.tensors)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)
         new = {name for name, parameter in model.named_parameters() if parameter not in given}
@@ -223,7 +223,7 @@ class Step:
         )
         self._router_loss = RouterLoss.of(model)
         run = _run if self._router_loss is None else self._router_loss.run
-        around = fixed.held if fixed.modules else None
+        around = None if fixed is None else fixed.held
         self.seams = compose(techniques, context, self.user_loss, cast("GradientsOf", run), around)
         seams = self.seams
         on_one_device = type(self.strategy) is Strategy and self.exchange is None
