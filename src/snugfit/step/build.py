@@ -21,6 +21,7 @@ from snugfit.data.order import Order, total_windows, training_order
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.kit.placement import place_
 from snugfit.kit.quantized.quantize import weight_sizes
+from snugfit.step.metrics.answer_scores import AnswerScores
 from snugfit.step.metrics.metric import RowMetric
 from snugfit.step.state import check_saved
 from snugfit.step.step import Forward, Step
@@ -47,6 +48,11 @@ class Material:
     metrics: Mapping[str, RowMetric] = field(default_factory=dict)
     class_counts: Mapping[str, int] | None = None
     class_names: tuple[str, ...] = ()
+
+    @property
+    def compares_start(self) -> bool:
+        """Return whether the loss compares the model with itself before the first update (`step.start_scores`)."""
+        return isinstance(self.forward, AnswerScores) and self.forward.loss.compares_start
 
 
 def training_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader:

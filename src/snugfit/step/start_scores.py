@@ -52,9 +52,9 @@ def fill_start_scores(
     folder: RunFolder | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Give each example the scores of the model as it is, where the loss compares with them and no adapters can be switched off.
+    """Give each example the scores of the model as it is, where no adapters can be switched off.
 
-    All ranks call this before the first update, or before a checkpoint is loaded; each scores a part of the rows. Examples that have their
+    For a loss that compares with them (`Material.compares_start`). All ranks call this before the first update, or before a checkpoint is loaded; each scores a part of the rows. Examples that have their
     scores keep them.
 
     Args:
@@ -65,8 +65,6 @@ def fill_start_scores(
         OutOfMemory: a single row is too much.
         SettingError: rows are read as a stream.
     """
-    if not compares_start(material):
-        return
     assert isinstance(material.forward, AnswerScores)
     forward = material.forward
     if streamed(material.train) is not None:
@@ -108,11 +106,6 @@ def not_of_streams() -> SettingError:
         "reads some rows at a time, and the loss compares the model with itself before its first update, by scores of all rows",
         "Train new adapters alone (techniques: [lora]), which are switched off for that; or use loss: orpo, or leave it out.",
     )
-
-
-def compares_start(material: Material) -> bool:
-    """Return whether the loss compares the model with itself before the first update."""
-    return isinstance(material.forward, AnswerScores) and material.forward.loss.compares_start
 
 
 def _trains_adapters(step: Step) -> bool:

@@ -22,7 +22,7 @@ from snugfit.run.spec import RunSpec
 from snugfit.run.train_settings import TrainSettings, with_defaults
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics.metric import AnyMetric, made_metrics
-from snugfit.step.start_scores import compares_start, fill_start_scores
+from snugfit.step.start_scores import fill_start_scores
 from snugfit.step.step import Step
 from snugfit.tasks.task import Task
 
@@ -76,7 +76,8 @@ class Setup:
             optimizer,
             self.techniques if techniques is None else techniques,
         )
-        fill_start_scores(step, self.material, train=self.job.train)
+        if self.material.compares_start:
+            fill_start_scores(step, self.material, train=self.job.train)
         return step
 
     def loader(self) -> Loader:
@@ -143,7 +144,7 @@ def _setup(spec: RunSpec, task: Task, name: str, identity: dict[str, Any]) -> Se
     techniques = tuple(spec.techniques)
     metrics = made_metrics(spec.metrics, task.material.metrics, task.meta.get("labels") or ())
     setup = Setup(name, spec.job, spec.plan, task.material, techniques, spec.optimizer, metrics, identity)
-    if compares_start(task.material):
+    if task.material.compares_start:
         setup.step()  # before windows are read, each row has its scores
     return setup
 

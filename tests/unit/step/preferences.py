@@ -122,7 +122,8 @@ def trained(
         nominal=float(count),
     )
     material = Material(step.model, data, None, loss, PadPairs(0), forward)
-    fill_start_scores(step, material)
+    if material.compares_start:
+        fill_start_scores(step, material)
     move(step.model)
     return Trained(step, material, first.eval())
 

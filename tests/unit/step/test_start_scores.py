@@ -103,12 +103,16 @@ def test_a_file_that_is_torn_or_of_other_rows_is_made_anew(tmp_path: Path, torn:
     assert stored["log_probabilities"] == scores(material)
 
 
-def test_nothing_is_kept_where_adapters_alone_train_or_the_loss_has_no_reference(tmp_path: Path) -> None:
-    for more in ({"techniques": (LoRA(rank=2),)}, {"loss": ORPO()}):
-        step, material = made(**more)
-        fill_start_scores(step, material, folder=RunFolder(tmp_path))
-        assert scores(material) == [None] * 5
+def test_nothing_is_kept_where_adapters_alone_train(tmp_path: Path) -> None:
+    step, material = made(techniques=(LoRA(rank=2),))
+    fill_start_scores(step, material, folder=RunFolder(tmp_path))
+    assert scores(material) == [None] * 5
     assert not (tmp_path / START_SCORES).exists()
+
+
+def test_a_loss_without_a_reference_does_not_compare_with_the_first_model() -> None:
+    assert made()[1].compares_start
+    assert not made(loss=ORPO())[1].compares_start
 
 
 def test_an_adapter_that_goes_on_is_part_of_the_reference() -> None:

@@ -101,9 +101,10 @@ def assemble(
         data = data_identity(files or {}, train, held_out, plan.num_workers)  # reads the first rows
     if step.strategy.world_size > 1:
         check_ranks({"data": data_of_rank(data, train, held_out, plan.num_workers)}, step.strategy)
-    fill_start_scores(
-        step, material, train=job.train, folder=folder, tell=lambda text: emit(DOING, text=text)
-    )
+    if material.compares_start:
+        fill_start_scores(
+            step, material, train=job.train, folder=folder, tell=lambda text: emit(DOING, text=text)
+        )
     return Training(
         job=job,
         step=step,

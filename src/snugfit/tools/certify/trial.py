@@ -104,7 +104,8 @@ class Trials:
             setup.techniques if techniques is None else techniques,
             strategy=strategy or (_OtherDraws() if other_draws else None),
         )
-        fill_start_scores(step, setup.material, train=setup.job.train)
+        if setup.material.compares_start:
+            fill_start_scores(step, setup.material, train=setup.job.train)
         if not dropout:
             without_dropout_(step.model)
         return step
