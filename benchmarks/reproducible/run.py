@@ -47,7 +47,7 @@ def measure() -> dict[str, float]:
     from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
     from snugfit.step.step import Step
-    from snugfit.system.mkl_mode import sums_depend_on_addresses
+    from snugfit.system.rounding import sums_depend_on_addresses
     from snugfit.techniques.learning.adamw import AdamW
 
     torch.set_num_threads(1)

@@ -18,7 +18,7 @@ import snugfit
 PACKAGE = Path(snugfit.__file__).parent
 HOST = "of what is on the host"
 PLACES: dict[str, dict[str, str]] = {
-    "system/tolerances.py": {"in_float64": "the way to float64, which goes over the host where it has to"},
+    "system/rounding.py": {"in_float64": "the way to float64, which goes over the host where it has to"},
     "data/series/series_windows.py": {"__init__": HOST},
     "data/tables/table_rows.py": {"load_table": HOST},
     "deliver/ensemble.py": {"_values": HOST},
@@ -81,9 +81,7 @@ def test_each_place_that_makes_float64_is_known_to_have_it() -> None:
             seen.add((name, function))
             if function not in PLACES.get(name, {}):
                 unknown.append(f"{name}:{line} in {function}")
-    assert not unknown, (
-        f"use in_float64 (system/tolerances.py), or say here why it is never on MPS: {unknown}"
-    )
+    assert not unknown, f"use in_float64 (system/rounding.py), or say here why it is never on MPS: {unknown}"
     stale = {(name, function) for name, functions in PLACES.items() for function in functions} - seen
     assert not stale, f"no float64 is made there any more: {stale}"
 

@@ -17,7 +17,7 @@ from snugfit.recipe import load_recipe
 from snugfit.run import run as way
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
-from snugfit.system.mkl_mode import ADDRESSES, MODE
+from snugfit.system.rounding import ADDRESSES, MKL_MODE
 from snugfit.tracking.spool import read_events
 
 
@@ -83,7 +83,7 @@ def rows():
 
 def test_sums_are_fixed_before_code_of_a_recipe_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MKL reads its mode when it is first asked for anything, which may be the cosines of a data set."""
-    monkeypatch.setenv(MODE, "")
+    monkeypatch.setenv(MKL_MODE, "")
     (tmp_path / "cosines.py").write_text(_OWN)
     recipe = tmp_path / "own.yaml"
     recipe.write_text(

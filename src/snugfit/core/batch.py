@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 from snugfit.core.tree import leaves, map_tree, parts, rows_of_packed, select_packed
 from snugfit.errors import DataError, SettingError
 from snugfit.system.device_copies import to_device, values_on
-from snugfit.system.tolerances import NO_FLOAT64
+from snugfit.system.rounding import NO_FLOAT64
 from snugfit.system.update_value import update_value
 from snugfit.units import counted
 

@@ -18,7 +18,7 @@ from snugfit.deliver.shown_rows import SIDE
 from snugfit.kit.language_models.token_scores import Seen
 from snugfit.results.evaluation_details import ClassCounts, EvaluationDetails, ProbabilityBin, WorstRow
 from snugfit.step.metrics.label_metrics import are_predicted
-from snugfit.system.tolerances import in_float64
+from snugfit.system.rounding import in_float64
 
 if TYPE_CHECKING:
     from torch import Tensor

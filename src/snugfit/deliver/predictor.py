@@ -33,7 +33,7 @@ from snugfit.step.evaluate import Scored
 from snugfit.step.model_checks.input_errors import check_inputs
 from snugfit.step.module_modes import eval_mode
 from snugfit.system.code_consent import named_code, require
-from snugfit.system.deterministic import deterministic
+from snugfit.system.rounding import deterministic
 from snugfit.system.user_objects import is_python_path, load_object
 from snugfit.tasks import discover as discover_tasks
 from snugfit.tasks import import_again, known

@@ -20,7 +20,7 @@ from snugfit.models.bundle import DETERMINISTIC, read_meta, save_bundle
 from snugfit.models.folders import PROCESSOR
 from snugfit.step.evaluate import evaluate
 from snugfit.system.json_text import parse_json
-from snugfit.system.tolerances import in_float64
+from snugfit.system.rounding import in_float64
 
 _OF_A_RUN = {"format", "files", "metrics", "update", "weights", "numerics", DETERMINISTIC, "soup"}
 """Meta data in which models of one kind may differ."""

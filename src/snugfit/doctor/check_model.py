@@ -21,7 +21,7 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.subject import Subject, class_labels, listed
 from snugfit.errors import UserError
 from snugfit.step.step import Step
-from snugfit.system.tolerances import in_float64
+from snugfit.system.rounding import in_float64
 
 SMALL_BATCH = 8
 """Rows under which batch norm's statistics are noise. Wu and He 2018, arXiv:1803.08494, figure 1."""

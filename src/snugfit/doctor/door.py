@@ -26,7 +26,7 @@ from snugfit.doctor.findings import Certainty, Finding, is_ill
 from snugfit.doctor.subject import WINDOWS, Subject
 from snugfit.results.tool_results import keep, new_folder
 from snugfit.run.train_settings import TrainSettings, takes_settings
-from snugfit.system.deterministic import deterministic
+from snugfit.system.rounding import deterministic
 from snugfit.tasks import find
 from snugfit.tools.setup import Setup, module_setup, output_of, recipe_setup
 

@@ -22,7 +22,7 @@ from snugfit.data.sizes import padding_share
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.training.loop import Training
 from snugfit.step.build import describe_model
-from snugfit.system.mkl_mode import arithmetic
+from snugfit.system.rounding import arithmetic
 
 
 def describe_run(

@@ -21,7 +21,7 @@ from snugfit.run.training.stop_requests import StopRequest
 from snugfit.step.metrics.metric import AnyMetric
 from snugfit.strategies.base import Strategy
 from snugfit.system.garbage import done_loading
-from snugfit.system.mkl_mode import fix_sums
+from snugfit.system.rounding import fix_sums
 from snugfit.tasks.task import Task
 
 TIMEOUT_SECONDS = 1800.0

@@ -29,9 +29,9 @@ from snugfit.run.training.stop_requests import StopRequest
 from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import strategy_of
-from snugfit.system.deterministic import deterministic
 from snugfit.system.memory import release_memory
 from snugfit.system.processes import this_world
+from snugfit.system.rounding import deterministic
 from snugfit.tracking.spool import read_events
 from snugfit.units import format_seconds
 

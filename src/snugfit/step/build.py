@@ -26,8 +26,7 @@ from snugfit.step.metrics.metric import RowMetric
 from snugfit.step.state import check_saved
 from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
-from snugfit.system.mkl_mode import fix_sums
-from snugfit.system.tolerances import NO_FLOAT64
+from snugfit.system.rounding import NO_FLOAT64, fix_sums
 
 
 @dataclass(frozen=True)

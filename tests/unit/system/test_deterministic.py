@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from snugfit.core.job import Plan
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.models.bundle import read_meta
-from snugfit.system.deterministic import WORKSPACE, deterministic
+from snugfit.system.rounding import WORKSPACE, deterministic
 from tests.unit.run.training.runs import events, finish, make_training, resumed, small_model, stop_at
 
 ON = Plan(deterministic=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import data
 
-from snugfit.system.tolerances import in_float64
+from snugfit.system.rounding import in_float64
 
 LEAST_ROWS, MOST_COLUMNS = 64, 4096
 LEAST_STRETCHED, MOST_EDGES, _STEP = 3, 2, 1e-3

@@ -36,7 +36,7 @@ from snugfit.step.build import Material, make_step
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
-from snugfit.system.deterministic import deterministic
+from snugfit.system.rounding import deterministic
 
 
 @dataclass(frozen=True)

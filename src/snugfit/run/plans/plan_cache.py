@@ -30,7 +30,7 @@ from snugfit.step.build import find_device
 from snugfit.system.disk_files import cache_folder, whole_file
 from snugfit.system.json_text import parse_json
 from snugfit.system.memory import available_bytes
-from snugfit.system.mkl_mode import DEFAULT_MODE
+from snugfit.system.rounding import DEFAULT_MKL_MODE
 from snugfit.units import counted
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def place_of(recipe: Recipe, target: Target, own: Path | None = None) -> Place |
     here = find_device(recipe.plan.device)
     facts = {key: value for key, value in machine(here).items() if key != "program"}
     facts["mkl_mode"] = (
-        facts["mkl_mode"] or DEFAULT_MODE
+        facts["mkl_mode"] or DEFAULT_MKL_MODE
     )  # which the first run of a process sets, after it is planned
     parts = {
         "files": [_state(path) for path in _files(recipe)],

@@ -44,8 +44,8 @@ from snugfit.step.model_checks.row_coupling import (
 )
 from snugfit.step.step import Step, StepResult
 from snugfit.strategies.agreement import agreed, answered
-from snugfit.system.deterministic import deterministic
 from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
+from snugfit.system.rounding import deterministic
 from snugfit.tasks.task import ModelObserver
 from snugfit.units import counted
 

@@ -14,7 +14,7 @@ from snugfit.errors import SettingError
 from snugfit.step.micro_batching import coupling_techniques
 from snugfit.step.model_checks.traceless import FAILURES, losses_of_rows
 from snugfit.system.memory import is_out_of_memory, release_memory
-from snugfit.system.tolerances import in_float64
+from snugfit.system.rounding import in_float64
 from snugfit.system.user_objects import describe
 from snugfit.techniques import discover
 

@@ -18,7 +18,7 @@ from snugfit.kit.precision.autocast import casting_anew
 from snugfit.kit.precision.product_rounding import products_as_chosen
 from snugfit.step.module_modes import eval_mode
 from snugfit.step.step_views import ForwardStep
-from snugfit.system.tolerances import allowed_rounding, in_float64
+from snugfit.system.rounding import allowed_rounding, in_float64
 
 FAILURES = (
     RuntimeError,

@@ -23,7 +23,7 @@ from snugfit.errors import SettingError, nearest
 from snugfit.kit.buffers import Buffers
 from snugfit.kit.language_models.kv_cache import caches_among, caching_configs, without_caches
 from snugfit.kit.patched_forward import replaced_forward
-from snugfit.system.tolerances import allowed_rounding, in_float64
+from snugfit.system.rounding import allowed_rounding, in_float64
 
 INDUCTOR = "inductor"
 CHECKS = {"default": 1, "reduce-overhead": 4, "max-autotune": 4}

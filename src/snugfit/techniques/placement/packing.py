@@ -23,7 +23,7 @@ from snugfit.kit.packing.packed_bodies import BodyCall, attends_by_example, bodi
 from snugfit.kit.packing.packed_rows import Packed, computing_rows
 from snugfit.kit.patched_forward import replaced_forward
 from snugfit.kit.precision.autocast import casting_anew
-from snugfit.system.tolerances import allowed_rounding, in_float64
+from snugfit.system.rounding import allowed_rounding, in_float64
 from snugfit.system.user_objects import describe
 
 _PASSES = 3

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.step.model_checks.traceless import Outputs, outputs_recorded
 from snugfit.step.step import Step
-from snugfit.system.tolerances import in_float64
+from snugfit.system.rounding import in_float64
 
 FLOOR = 1e-3
 """A tensor is measured by this part of the length of all tensors at least: one that is zero but for rounding has no error of its own."""

@@ -10,8 +10,7 @@ import torch
 
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.results.verdicts import TITLES, Certificate, Law
-from snugfit.system.deterministic import deterministic
-from snugfit.system.mkl_mode import ADDRESSES, sums_depend_on_addresses
+from snugfit.system.rounding import ADDRESSES, deterministic, sums_depend_on_addresses
 from snugfit.tools.certify import laws
 from snugfit.tools.certify.page import ModelCertificate
 from snugfit.tools.certify.ranks import ranks as two_ranks

@@ -27,7 +27,7 @@ from snugfit.step.optimizer import load_optimizer
 from snugfit.step.start_scores import fill_start_scores
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
-from snugfit.system.tolerances import NO_FLOAT64
+from snugfit.system.rounding import NO_FLOAT64
 from snugfit.tools.setup import Setup
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-4}

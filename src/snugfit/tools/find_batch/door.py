@@ -17,8 +17,8 @@ from snugfit.run.train_settings import TrainSettings, takes_settings
 from snugfit.step.find_micro_batch import RESIDENT
 from snugfit.step.micro_batching import advice, legal_sizes
 from snugfit.step.step import Step
-from snugfit.system.deterministic import deterministic
 from snugfit.system.memory import available_bytes
+from snugfit.system.rounding import deterministic
 from snugfit.tools.find_batch.measure import find_batch as try_sizes
 from snugfit.tools.find_batch.measure import standing_bytes
 from snugfit.tools.find_batch.result import TOOL, FoundBatch

@@ -20,7 +20,7 @@ from snugfit.results.tool_results import keep, new_folder
 from snugfit.run.train_settings import TrainSettings, takes_settings
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.step import Step
-from snugfit.system.deterministic import deterministic
+from snugfit.system.rounding import deterministic
 from snugfit.tools.find_lr.lr_rules import RateReading, Suggestion
 from snugfit.tools.find_lr.measure import END, SMOOTHING, START, UPDATES, RangeTest, parts_of, unit_of
 from snugfit.tools.find_lr.measure import find_lr as range_test

@@ -12,7 +12,7 @@ from torch import nn
 from snugfit.errors import SettingError
 from snugfit.results.tool_results import keep, new_folder
 from snugfit.run.train_settings import DEFAULTS, TrainSettings, takes_settings
-from snugfit.system.deterministic import deterministic
+from snugfit.system.rounding import deterministic
 from snugfit.tools.profile.measure import UPDATES, profile_setup
 from snugfit.tools.profile.page import NAME, write_profile_page
 from snugfit.tools.profile.result import Detail, Profile

@@ -22,7 +22,7 @@ from snugfit.run.plans import plan_cache, planning, recipe_plan
 from snugfit.run.plans.plan_cache import PLANNED, place_of
 from snugfit.run.plans.plan_key import has_plan
 from snugfit.run.plans.recipe_plan import plan_recipe
-from snugfit.system.mkl_mode import MODE, fix_sums
+from snugfit.system.rounding import MKL_MODE, fix_sums
 from snugfit.techniques import find
 from tests.unit.report.fake_plan import qlora_on_a_4090
 
@@ -191,12 +191,12 @@ def test_trials_that_differ_in_a_number_of_a_technique_are_planned_once_and_each
 def test_a_plan_of_the_first_run_of_a_process_is_taken_for_the_next_which_has_the_mode_of_mkl_that_it_set(
     tmp_path: Path, planned: list[Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(MODE)
+    monkeypatch.delenv(MKL_MODE)
     plan_recipe(recipe(tmp_path), GPU)
     fix_sums()
     plan_recipe(recipe(tmp_path), GPU)
     assert len(planned) == 8
-    monkeypatch.setenv(MODE, "COMPATIBLE")
+    monkeypatch.setenv(MKL_MODE, "COMPATIBLE")
     plan_recipe(recipe(tmp_path), GPU)
     assert len(planned) == 7
 

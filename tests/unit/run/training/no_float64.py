@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from snugfit.step.metrics.metrics_over_all import Collected
-from snugfit.system.tolerances import in_float64
+from snugfit.system.rounding import in_float64
 
 _WIDE = (torch.float64, torch.complex128)
 _NUMBER = (

@@ -33,9 +33,9 @@ from snugfit.step.metrics.retrieval_metrics import OF_EMBEDDINGS
 from snugfit.step.model_checks.row_coupling import compare_rows
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
-from snugfit.system import tolerances
+from snugfit.system import rounding
 from snugfit.system.memory import release_memory
-from snugfit.system.tolerances import in_float64
+from snugfit.system.rounding import in_float64
 from snugfit.techniques import find
 from snugfit.techniques.placement.compile import Compile
 from snugfit.techniques.placement.packing import Packing
@@ -158,7 +158,7 @@ def test_on_a_device_without_float64_tensors_are_compared_on_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     moved: list[Tensor] = []
-    monkeypatch.setattr(tolerances, "NO_FLOAT64", frozenset({"cpu"}))
+    monkeypatch.setattr(rounding, "NO_FLOAT64", frozenset({"cpu"}))
     monkeypatch.setattr(Tensor, "cpu", lambda tensor: moved.append(tensor) or tensor)
     assert in_float64(torch.ones(1)).dtype == torch.float64
     assert len(moved) == 1

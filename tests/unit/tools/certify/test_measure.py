@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import snugfit as sf
 from snugfit.errors import SettingError
 from snugfit.results.verdicts import Certificate, Verdict
-from snugfit.system.mkl_mode import ADDRESSES
+from snugfit.system.rounding import ADDRESSES
 from snugfit.techniques import find
 from snugfit.tools.certify import compare, trial
 from snugfit.tools.certify.blame import ROWS_COMPARED

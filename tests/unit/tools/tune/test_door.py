@@ -23,7 +23,7 @@ from snugfit.run import from_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.plans import planning
 from snugfit.step.step import Step
-from snugfit.system.mkl_mode import MODE
+from snugfit.system.rounding import MKL_MODE
 from snugfit.tools.tune import door
 from snugfit.tools.tune import study as study_home
 from snugfit.tools.tune.door import tune
@@ -121,7 +121,7 @@ def test_a_choice_is_searched_and_the_best_recipe_has_it(project: Path, tmp_path
 def test_trials_that_differ_in_numbers_of_learning_alone_are_planned_once(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delenv(MODE)  # as processes of users begin
+    monkeypatch.delenv(MKL_MODE)  # as processes of users begin
     planned: list[float] = []
 
     def plan(recipe: Recipe, *asked: Any) -> Answer:

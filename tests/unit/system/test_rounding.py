@@ -13,8 +13,8 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.step.build import Material, make_step
 from snugfit.step.step import Step
-from snugfit.system import mkl_mode
-from snugfit.system.mkl_mode import MODE, changes, fix_sums, shifted, sums_depend_on_addresses
+from snugfit.system import rounding
+from snugfit.system.rounding import MKL_MODE, changes, fix_sums, shifted, sums_depend_on_addresses
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.placement.activation_offload import ActivationOffload
 from snugfit.techniques.placement.optimizer_offload import OptimizerOffload
@@ -26,18 +26,18 @@ SHIFTS = (4, 8, 16, 32, 48)
 
 
 def test_a_mode_that_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MODE, "COMPATIBLE")
+    monkeypatch.setenv(MKL_MODE, "COMPATIBLE")
     fix_sums()
-    assert os.environ[MODE] == "COMPATIBLE"
+    assert os.environ[MKL_MODE] == "COMPATIBLE"
 
 
 @pytest.mark.parametrize("before", [None, ""])
 def test_without_a_mode_a_run_on_a_cpu_asks_for_the_one_of_fixed_sums(
     monkeypatch: pytest.MonkeyPatch, before: str | None
 ) -> None:
-    monkeypatch.delenv(MODE) if before is None else monkeypatch.setenv(MODE, before)
+    monkeypatch.delenv(MKL_MODE) if before is None else monkeypatch.setenv(MKL_MODE, before)
     fix_sums()
-    assert os.environ[MODE] == "AUTO"
+    assert os.environ[MKL_MODE] == "AUTO"
 
 
 def test_a_copy_lies_where_it_was_asked_to() -> None:
@@ -127,7 +127,7 @@ def test_placement_with_weights_and_rows_elsewhere_in_memory_gives_the_same_bits
 def test_the_step_of_a_run_asks_for_fixed_sums_before_its_first_product(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(MODE)
+    monkeypatch.delenv(MKL_MODE)
     rows = [(torch.ones(2), 0)] * 4
     make_step(
         Job.of(global_batch=2, epochs=1),
@@ -136,17 +136,17 @@ def test_the_step_of_a_run_asks_for_fixed_sums_before_its_first_product(
         AdamW(),
         (),
     )
-    assert os.environ[MODE] == "AUTO"
+    assert os.environ[MKL_MODE] == "AUTO"
 
 
 @pytest.mark.slow
 def test_the_mode_counts_though_torch_was_imported_before_it_was_set() -> None:
     """And without it a process finds out by itself whether its products depend on addresses, which processors differ in."""
     script = (
-        "import torch; from snugfit.system.mkl_mode import fix_sums, sums_depend_on_addresses; "
+        "import torch; from snugfit.system.rounding import fix_sums, sums_depend_on_addresses; "
         "fix_sums(); print(sums_depend_on_addresses())"
     )
-    environment = {name: value for name, value in os.environ.items() if name != MODE}
+    environment = {name: value for name, value in os.environ.items() if name != MKL_MODE}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     )
@@ -155,7 +155,7 @@ def test_the_mode_counts_though_torch_was_imported_before_it_was_set() -> None:
 
 def test_products_that_differ_with_the_address_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not sums_depend_on_addresses()
-    monkeypatch.setattr(mkl_mode, "shifted", lambda tensor, nbytes: tensor * (1 + 2**-20))
+    monkeypatch.setattr(rounding, "shifted", lambda tensor, nbytes: tensor * (1 + 2**-20))
     assert sums_depend_on_addresses()
 
 
