@@ -62,7 +62,7 @@ OF_RECIPE = "a recipe is asked for its text, its hash and its code, which are re
 # Imports that wait in a function because they would go round in a circle: from a module to another, and why they stay.
 CIRCLES_IN_FUNCTIONS = {
     ("doctor.examination", "doctor.page"): SHOWN,
-    ("planner.answers.answer", "planner.answers.plan_words"): SHOWN,
+    ("planner.answers.answer", "planner.answers.plan_figures"): SHOWN,
     ("recipe.declarations", "recipe.write"): OF_RECIPE,
     (
         "recipe.write",

@@ -79,7 +79,7 @@ def profile(
 
 
 def _print(result: Profile) -> None:
-    from snugfit.planner.answers.plan_words import brief_number, brief_seconds, digits, share
+    from snugfit.planner.answers.plan_figures import brief_number, brief_seconds, digits, share
     from snugfit.report.memory_page import piece_words
     from snugfit.tools.profile.page import NAME
 
@@ -106,7 +106,7 @@ def _print(result: Profile) -> None:
 
 
 def _print_operators(result: Profile) -> None:
-    from snugfit.planner.answers.plan_words import brief_seconds
+    from snugfit.planner.answers.plan_figures import brief_seconds
 
     print(f"\nOperators, by their time on the {result.sorted_by}")
     for each in result.listed[:_OPERATORS_SHOWN]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from snugfit.display.consoles import plain_console
-from snugfit.planner.answers import plan_words
+from snugfit.planner.answers import plan_figures
 from snugfit.planner.answers.answer import Alternative, Answer, Rejected
 from snugfit.units import format_bytes
 
@@ -24,7 +24,7 @@ _SHORTEST_BAR = 8
 _BUDGET_IN_VIEW = 4  # times what is needed; a budget beyond that would leave nothing to see of the rest
 _COLOURS = dict(
     zip(
-        plan_words.KINDS,
+        plan_figures.KINDS,
         ("blue", "yellow", "magenta", "cyan", "green", "bright_yellow", "red", "bright_blue"),
         strict=True,
     )
@@ -48,7 +48,7 @@ def show_plan(answer: Answer, stream: TextIO | None = None, *, explain: bool = F
             console.print(part)
         if answer.command:
             # never broken into lines, so that it can be copied
-            command = Text(f"\n{'run':<10}").append(plan_words.printable(answer.command), "bold")
+            command = Text(f"\n{'run':<10}").append(plan_figures.printable(answer.command), "bold")
             console.print(command, soft_wrap=True)
     text = captured.get()
     if not console.is_terminal:  # cells are filled up with spaces, which a file has no use for
@@ -70,13 +70,13 @@ class _View:
         from rich.text import Text
 
         answer, prediction = self.answer, self.answer.prediction
-        yield Text(plan_words.headline(answer), "bold green" if answer.fits else "bold red")
-        about = plan_words.about_words(answer.about)
+        yield Text(plan_figures.headline(answer), "bold green" if answer.fits else "bold red")
+        about = plan_figures.about_words(answer.about)
         if about:
             yield Text(" · ".join(about), "dim")
         if answer.would_fit:
             yield from self._section("The smallest budget that would do", self._smallest())
-        memory, time = plan_words.basis(prediction, "memory"), plan_words.basis(prediction, "time")
+        memory, time = plan_figures.basis(prediction, "memory"), plan_figures.basis(prediction, "time")
         yield from self._section(
             f"Memory at the peak ({memory})", self._memory(), self._facts(self._memory_facts())
         )
@@ -116,7 +116,7 @@ class _View:
         grid = _table()
         grid.add_column(overflow="fold")
         for sentence in sentences:
-            grid.add_row(plan_words.printable(sentence))
+            grid.add_row(plan_figures.printable(sentence))
         return grid if grid.row_count else None
 
     def _smallest(self) -> Table | None:
@@ -127,7 +127,7 @@ class _View:
         from rich.text import Text
 
         answer, prediction = self.answer, self.answer.prediction
-        rows = plan_words.memory_rows(answer)
+        rows = plan_figures.memory_rows(answer)
         grid = _table()
         grid.add_column(no_wrap=True)
         grid.add_column(justify="right", no_wrap=True)
@@ -144,7 +144,7 @@ class _View:
             grid.add_row(
                 kind,
                 format_bytes(size),
-                plan_words.share(size / need),
+                plan_figures.share(size / need),
                 Text(" " * min(first, room - 1)).append(bar, colour),
             )
             start += size
@@ -170,7 +170,10 @@ class _View:
 
     def _memory_facts(self) -> Iterator[tuple[str, str]]:
         prediction = self.answer.prediction
-        yield "peak", f"{format_bytes(prediction.peak_bytes)} in {plan_words.peak_place(prediction.peak_at)}"
+        yield (
+            "peak",
+            f"{format_bytes(prediction.peak_bytes)} in {plan_figures.peak_place(prediction.peak_at)}",
+        )
         yield "host", f"{format_bytes(prediction.host_peak_bytes)} of host memory"
 
     def _time(self) -> Iterator[tuple[str, str]]:
@@ -178,25 +181,25 @@ class _View:
         total = (
             ""
             if prediction.seconds_total is None
-            else f", {plan_words.brief_seconds(prediction.seconds_total)} in all"
+            else f", {plan_figures.brief_seconds(prediction.seconds_total)} in all"
         )
-        yield "update", plan_words.brief_seconds(prediction.seconds_per_update) + total
-        yield "speed", ", ".join(plan_words.speed_words(prediction))
+        yield "update", plan_figures.brief_seconds(prediction.seconds_per_update) + total
+        yield "speed", ", ".join(plan_figures.speed_words(prediction))
 
     def _choice(self) -> Iterator[tuple[str, str]]:
         answer, choice = self.answer, self.answer.choice
-        yield "plan", ", ".join(plan_words.choice_words(choice))
-        yield "added", ", ".join(map(plan_words.printable, choice.added))
-        yield "fidelity", plan_words.printable(choice.fidelity)
+        yield "plan", ", ".join(plan_figures.choice_words(choice))
+        yield "added", ", ".join(map(plan_figures.printable, choice.added))
+        yield "fidelity", plan_figures.printable(choice.fidelity)
         for place, sentence in enumerate(answer.why):
-            yield "" if place else "why", plan_words.printable(sentence)
+            yield "" if place else "why", plan_figures.printable(sentence)
 
     def _confidence(self) -> Iterator[tuple[str, str]]:
         for name, how in self.answer.prediction.confidence.items():
-            yield plan_words.printable(name), plan_words.printable(how)
+            yield plan_figures.printable(name), plan_figures.printable(how)
         calibrated = self.answer.device.get("calibrated")
         yield "device", "calibrated by measuring it" if calibrated else "from its maker's sheet, not measured"
-        yield "planned", f"in {plan_words.brief_seconds(self.answer.planned_seconds)}"
+        yield "planned", f"in {plan_figures.brief_seconds(self.answer.planned_seconds)}"
 
     def _frontier(self) -> Table:
         grid = _table(head=True)
@@ -205,20 +208,20 @@ class _View:
         for name in ("in all", "host", "an update", "tokens/s"):
             grid.add_column(name, justify="right", no_wrap=True)
         for one in self.answer.frontier:
-            tokens = "" if one.tokens_per_second is None else plan_words.digits(one.tokens_per_second)
+            tokens = "" if one.tokens_per_second is None else plan_figures.digits(one.tokens_per_second)
             misfit = "" if one.fits else " (does not fit)"
             grid.add_row(
                 f"{one.level},\n{one.what}",  # below each other: names of plans are long
-                plan_words.printable(one.rung) + misfit,
+                plan_figures.printable(one.rung) + misfit,
                 *map(format_bytes, (one.reserved_bytes, one.host_bytes)),
-                plan_words.brief_seconds(one.seconds_per_update),
+                plan_figures.brief_seconds(one.seconds_per_update),
                 tokens,
             )
         for bound in self.answer.bounds:
             tokens = (
-                "" if bound.tokens_per_second is None else f"≤ {plan_words.digits(bound.tokens_per_second)}"
+                "" if bound.tokens_per_second is None else f"≤ {plan_figures.digits(bound.tokens_per_second)}"
             )
-            seconds = f"≥ {plan_words.brief_seconds(bound.seconds_per_update)}"
+            seconds = f"≥ {plan_figures.brief_seconds(bound.seconds_per_update)}"
             grid.add_row(
                 f"{bound.level},\nat best", "estimate, not searched", "", "", seconds, tokens, style="dim"
             )
@@ -227,7 +230,7 @@ class _View:
     def _not_searched(self) -> Text | None:
         from rich.text import Text
 
-        return Text(plan_words.NOT_SEARCHED, "dim") if self.answer.bounds else None
+        return Text(plan_figures.NOT_SEARCHED, "dim") if self.answer.bounds else None
 
     def _alternatives(self) -> Table:
         shown = self.answer.alternatives if self.explain else self.answer.alternatives[:_MOST_ALTERNATIVES]
@@ -244,9 +247,9 @@ class _View:
     def _rung(self, one: Alternative) -> Text:
         from rich.text import Text
 
-        text = Text(plan_words.printable(one.rung))
+        text = Text(plan_figures.printable(one.rung))
         return (
-            text.append(f"\n{', '.join(plan_words.choice_words(one.choice))}", "dim")
+            text.append(f"\n{', '.join(plan_figures.choice_words(one.choice))}", "dim")
             if self.explain
             else text
         )
@@ -261,7 +264,7 @@ class _View:
         for one in shown:
             size = "" if one.bytes is None else format_bytes(one.bytes)
             grid.add_row(
-                plan_words.printable(one.rung), size, _seconds(one), plan_words.printable(one.reason)
+                plan_figures.printable(one.rung), size, _seconds(one), plan_figures.printable(one.reason)
             )
         rest = len(self.answer.rejected) - len(shown)
         if rest:
@@ -283,7 +286,7 @@ class _View:
         below = ""
         for band in timeline.bands():
             start, end = round(band.start * room), round(band.end * room)
-            name = plan_words.printable(band.name)
+            name = plan_figures.printable(band.name)
             if len(name) < end - start and start >= len(below):
                 below = below.ljust(start) + name
         where = heights.index(max(heights))
@@ -297,4 +300,4 @@ def _table(head: bool = False) -> Table:
 
 
 def _seconds(one: Alternative | Rejected) -> str:
-    return "" if one.seconds_per_update is None else plan_words.brief_seconds(one.seconds_per_update)
+    return "" if one.seconds_per_update is None else plan_figures.brief_seconds(one.seconds_per_update)

@@ -21,7 +21,7 @@ from snugfit.display.event_lines import (
     next_lines,
 )
 from snugfit.display.run_state import Standing
-from snugfit.planner.answers.plan_words import compare_line, memory_note
+from snugfit.planner.answers.plan_figures import compare_line, memory_note
 
 _MOST_TIME = 0.02
 """The part of a run's time that drawing may take."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from snugfit.errors import SettingError
 from snugfit.kit.streaming.weight_stream import blocks_of
-from snugfit.planner.answers.plan_words import brief_bytes
+from snugfit.planner.answers.plan_figures import brief_bytes
 from snugfit.planner.choice.candidate import Budget
 from snugfit.planner.cost.allocator import reserved_bytes
 from snugfit.planner.cost.records import Role

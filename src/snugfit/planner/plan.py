@@ -14,7 +14,7 @@ from snugfit.core.job import Plan
 from snugfit.core.technique import Fidelity, Technique
 from snugfit.errors import OutOfMemory
 from snugfit.planner.answers.answer import Answer, FrontierBound, FrontierPoint
-from snugfit.planner.answers.plan_words import brief_bytes, brief_seconds
+from snugfit.planner.answers.plan_figures import brief_bytes, brief_seconds
 from snugfit.planner.choice import channel
 from snugfit.planner.choice.candidate import Budget, Candidate
 from snugfit.planner.choice.frontier import PARTLY, bounds, explore, frontier

@@ -18,7 +18,7 @@ from snugfit.core.job import AUTO, StrategyName
 from snugfit.core.layers import repeated_blocks
 from snugfit.errors import SettingError, SnugfitError
 from snugfit.planner.answers.answer import Answer, Choice, Rejected
-from snugfit.planner.answers.plan_words import brief_seconds
+from snugfit.planner.answers.plan_figures import brief_seconds
 from snugfit.planner.choice.candidate import Candidate
 from snugfit.planner.choice.goals import ALIKE, FREE, Goal
 from snugfit.planner.choice.sharing_options import Option, alternatives_of, between, options_of, rejections_of

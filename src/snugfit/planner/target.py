@@ -13,7 +13,7 @@ import torch
 from snugfit.core.job import Plan, StrategyName
 from snugfit.core.technique import Fidelity
 from snugfit.errors import SettingError, nearest
-from snugfit.planner.answers.plan_words import brief_bytes
+from snugfit.planner.answers.plan_figures import brief_bytes
 from snugfit.planner.choice.cheapest import counts
 from snugfit.planner.choice.goals import check_numbers
 from snugfit.planner.cost.allocator import AllocatorSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from snugfit.planner.answers import plan_words
+from snugfit.planner.answers import plan_figures
 from snugfit.planner.answers.answer import Alternative, Answer, FrontierPoint
 from snugfit.report.charts import BYTES
 from snugfit.report.stack import BUDGET_IN_VIEW
@@ -33,7 +33,7 @@ class _Plan:
 
     def dot(self, size: float) -> Dot:
         """Return its dot, where a unit of memory has so many bytes."""
-        figures = f"{plan_words.brief_seconds(self.seconds)} in {plan_words.brief_bytes(self.bytes)}"
+        figures = f"{plan_figures.brief_seconds(self.seconds)} in {plan_figures.brief_bytes(self.bytes)}"
         return Dot(self.bytes / size, self.seconds, f"{self.rung} ({self.level}): {figures}", self.ringed)
 
 
@@ -50,7 +50,7 @@ def drawn_frontier(answer: Answer) -> str:
     largest = max(largest, answer.budget_bytes) if in_view else largest
     # an axis has whole numbers, of which there have to be a few
     unit, size = next(each for each in BYTES if largest >= _FEWEST * each[1] or each[1] == 1)
-    budget = f"the budget, {plan_words.brief_bytes(answer.budget_bytes)}"
+    budget = f"the budget, {plan_figures.brief_bytes(answer.budget_bytes)}"
     frame = Frame(
         end=_ROOM * largest / size,
         marks=[Mark(answer.budget_bytes / size, "resume", budget)] if in_view else [],

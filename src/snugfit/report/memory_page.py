@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from snugfit.planner.answers.plan_words import KINDS, peak_place, printable, share
+from snugfit.planner.answers.plan_figures import KINDS, peak_place, printable, share
 from snugfit.planner.trace.memory_breakdown import MemoryUse, Piece
 from snugfit.report.html import breakable, figures, table
 from snugfit.report.page import document, replace_page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from snugfit.planner.answers import plan_words
+from snugfit.planner.answers import plan_figures
 from snugfit.planner.answers.answer import Answer, Rejected
 from snugfit.report.frontier_chart import drawn_frontier
 from snugfit.report.html import facts, figures, model_name
@@ -55,7 +55,7 @@ def render_plan(answer: Answer) -> str:
         _runners_up(answer),
         _rejected(answer),
         _provenance(answer),
-        f"<footer>Made by Snugfit in {escape(plan_words.brief_seconds(answer.planned_seconds))}. What is not said to be measured is "
+        f"<footer>Made by Snugfit in {escape(plan_figures.brief_seconds(answer.planned_seconds))}. What is not said to be measured is "
         "predicted.</footer>",
     )
     return document(f"{_name(answer)} · {verdict} · Snugfit", body, PLAN_STYLE)
@@ -68,43 +68,43 @@ def _name(answer: Answer) -> str:
 def _header(answer: Answer) -> str:
     status = "finished" if answer.fits else "failed"
     about = [str(answer.about["recipe"])] if answer.about.get("recipe") else []
-    about.append(plan_words.device_words(answer))
-    rest = plan_words.about_words(
+    about.append(plan_figures.device_words(answer))
+    rest = plan_figures.about_words(
         {name: answer.about[name] for name in answer.about if name not in ("model", "recipe")}
     )
     return (
         f"<header><p class=about>{escape(' · '.join(about))}</p><h1>{escape(_name(answer))}</h1>"
         f'<p class=identity><span class="status {status}">{"Fits" if answer.fits else "Does not fit"}</span>'
         f"<span>{escape(' · '.join(rest))}</span></p>"
-        f"<p>{escape(plan_words.headline(answer))}.</p>{_key_figures(answer)}</header>"
+        f"<p>{escape(plan_figures.headline(answer))}.</p>{_key_figures(answer)}</header>"
     )
 
 
 def _key_figures(answer: Answer) -> str:
     prediction = answer.prediction
-    budget = f"of {plan_words.brief_bytes(answer.budget_bytes)}, {plan_words.share(prediction.reserved_bytes / answer.budget_bytes)}"
+    budget = f"of {plan_figures.brief_bytes(answer.budget_bytes)}, {plan_figures.share(prediction.reserved_bytes / answer.budget_bytes)}"
     rows = [
-        ("Memory in all", plan_words.brief_bytes(prediction.reserved_bytes), budget),
+        ("Memory in all", plan_figures.brief_bytes(prediction.reserved_bytes), budget),
         (
             "Peak of the step",
-            plan_words.brief_bytes(prediction.peak_bytes),
-            plan_words.basis(prediction, "memory"),
+            plan_figures.brief_bytes(prediction.peak_bytes),
+            plan_figures.basis(prediction, "memory"),
         ),
-        ("Host memory", plan_words.brief_bytes(prediction.host_peak_bytes), ""),
+        ("Host memory", plan_figures.brief_bytes(prediction.host_peak_bytes), ""),
         (
             "An update",
-            plan_words.brief_seconds(prediction.seconds_per_update),
-            plan_words.basis(prediction, "time"),
+            plan_figures.brief_seconds(prediction.seconds_per_update),
+            plan_figures.basis(prediction, "time"),
         ),
     ]
     if prediction.seconds_total is not None:
-        rows.append(("The run", plan_words.brief_seconds(prediction.seconds_total), ""))
+        rows.append(("The run", plan_figures.brief_seconds(prediction.seconds_total), ""))
     if prediction.tokens_per_second is not None:
-        rows.append(("Throughput", plan_words.digits(prediction.tokens_per_second), "tokens/s"))
+        rows.append(("Throughput", plan_figures.digits(prediction.tokens_per_second), "tokens/s"))
     else:
-        rows.append(("Throughput", plan_words.digits(prediction.examples_per_second), "examples/s"))
-    flops = f"{plan_words.brief_number(prediction.flops_per_update, 'FLOP')} an update"
-    rows.append(("Of peak FLOP/s", plan_words.share(prediction.share_of_peak), flops))
+        rows.append(("Throughput", plan_figures.digits(prediction.examples_per_second), "examples/s"))
+    flops = f"{plan_figures.brief_number(prediction.flops_per_update, 'FLOP')} an update"
+    rows.append(("Of peak FLOP/s", plan_figures.share(prediction.share_of_peak), flops))
     return figures(rows)
 
 
@@ -125,12 +125,12 @@ def _over_time(answer: Answer) -> str:
 def _memory(answer: Answer) -> str:
     """Return each kind of bytes at the peak with its bar, and where the peak is."""
     prediction = answer.prediction
-    rows = plan_words.memory_rows(answer)
+    rows = plan_figures.memory_rows(answer)
     largest, need = max((size for _, size in rows), default=1), max(1, prediction.reserved_bytes)
     body = "".join(
         f"<tr><th scope=row>{escape(kind)}</th>"
         f'<td class=bar><span class=fill{TONES.get(kind, 8)} style="width:{size / largest:.1%}"></span></td>'
-        f"<td class=number>{format_bytes(size)}</td><td class=number>{escape(plan_words.share(size / need))}</td></tr>"
+        f"<td class=number>{format_bytes(size)}</td><td class=number>{escape(plan_figures.share(size / need))}</td></tr>"
         for kind, size in rows
     )
     total = (
@@ -140,12 +140,12 @@ def _memory(answer: Answer) -> str:
     place = [
         ("bytes", format_bytes(prediction.peak_bytes)),
         *(
-            (key, plan_words.printable(prediction.peak_at[key]) or "the model itself")
+            (key, plan_figures.printable(prediction.peak_at[key]) or "the model itself")
             for key in prediction.peak_at
         ),
     ]
     return _section(
-        f"At the peak ({plan_words.basis(prediction, 'memory')})",
+        f"At the peak ({plan_figures.basis(prediction, 'memory')})",
         f'<div class=columns><div><table class="bars kinds"><tbody>{body}{total}</tbody></table></div>'
         f"<div><h3>Where the peak is</h3>{facts(place)}</div></div>",
     )
@@ -157,7 +157,7 @@ def _choice(answer: Answer) -> str:
         *([] if model in ("", _name(answer)) else [("model", model)]),
         ("micro-batch", f"{choice.micro_batch:,}"),
         ("numerics", choice.numerics),
-        ("techniques", ", ".join(map(plan_words.technique_words, choice.techniques)) or "none"),
+        ("techniques", ", ".join(map(plan_figures.technique_words, choice.techniques)) or "none"),
         ("added by the planner", ", ".join(choice.added) or "none"),
         ("fidelity", choice.fidelity),
         ("devices", f"{choice.devices} ({choice.strategy})"),
@@ -178,30 +178,30 @@ def _frontier(answer: Answer) -> str:
     rows = "".join(
         f"<tr><th scope=row>{one.level}, {one.what}<small>{escape(one.rung)}{'' if one.fits else ' (does not fit)'}</small></th>"
         f"<td class=number>{format_bytes(one.reserved_bytes)}</td><td class='number peak'>{format_bytes(one.host_bytes)}</td>"
-        f"<td class=number>{plan_words.brief_seconds(one.seconds_per_update)}</td>"
-        f"<td class=number>{'' if one.tokens_per_second is None else plan_words.digits(one.tokens_per_second)}</td></tr>"
+        f"<td class=number>{plan_figures.brief_seconds(one.seconds_per_update)}</td>"
+        f"<td class=number>{'' if one.tokens_per_second is None else plan_figures.digits(one.tokens_per_second)}</td></tr>"
         for one in answer.frontier
     )
     rows += "".join(
         f"<tr><th scope=row>{one.level}, at best<small>estimate, not searched</small></th><td></td><td class=peak></td>"
-        f"<td class=number>≥ {plan_words.brief_seconds(one.seconds_per_update)}</td>"
-        f"<td class=number>{'' if one.tokens_per_second is None else f'≤ {plan_words.digits(one.tokens_per_second)}'}</td></tr>"
+        f"<td class=number>≥ {plan_figures.brief_seconds(one.seconds_per_update)}</td>"
+        f"<td class=number>{'' if one.tokens_per_second is None else f'≤ {plan_figures.digits(one.tokens_per_second)}'}</td></tr>"
         for one in answer.bounds
     )
     head = (
         "<th>level</th><th class=number>in all</th><th class='number peak'>host</th><th class=number>an update</th>"
         "<th class=number>tokens/s</th>"
     )
-    note = f"<p class=note>{escape(plan_words.NOT_SEARCHED)}</p>" if answer.bounds else ""
+    note = f"<p class=note>{escape(plan_figures.NOT_SEARCHED)}</p>" if answer.bounds else ""
     body = f"<table class=plans><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{note}"
     return _section("Of each level of fidelity", drawn_frontier(answer) + body) if rows else ""
 
 
 def _runners_up(answer: Answer) -> str:
     rows = "".join(
-        f"<tr><th scope=row>{escape(one.rung)}<small>{escape(', '.join(plan_words.choice_words(one.choice)))}</small></th>"
+        f"<tr><th scope=row>{escape(one.rung)}<small>{escape(', '.join(plan_figures.choice_words(one.choice)))}</small></th>"
         f"<td class='number peak'>{format_bytes(one.peak_bytes)}</td><td class=number>{format_bytes(one.reserved_bytes)}</td>"
-        f"<td class=number>{plan_words.brief_seconds(one.seconds_per_update)}</td></tr>"
+        f"<td class=number>{plan_figures.brief_seconds(one.seconds_per_update)}</td></tr>"
         for one in answer.alternatives
     )
     head = "<th>plan</th><th class='number peak'>peak</th><th class=number>in all</th><th class=number>an update</th>"
@@ -223,7 +223,9 @@ def _rejected(answer: Answer) -> str:
     )
     rows = _rung(choice, answer.budget_bytes, longest, "chosen")
     rows += "".join(_rung(one, answer.budget_bytes, longest, "fill8") for one in answer.rejected)
-    note = f"<p class=note>The line is the budget, {escape(plan_words.brief_bytes(answer.budget_bytes))}.</p>"
+    note = (
+        f"<p class=note>The line is the budget, {escape(plan_figures.brief_bytes(answer.budget_bytes))}.</p>"
+    )
     body = f'<table class="bars ladder"><tbody>{rows}</tbody></table>{note if answer.budget_bytes <= longest else ""}'
     return _section("What was rejected", body) if answer.rejected else ""
 
@@ -237,7 +239,7 @@ def _rung(one: Rejected, budget: int, longest: int, style: str) -> str:
             format_bytes(one.bytes),
         )
     edge = f'<i style="left:{budget / longest:.1%}"></i>' if budget <= longest else ""
-    time = "" if one.seconds_per_update is None else plan_words.brief_seconds(one.seconds_per_update)
+    time = "" if one.seconds_per_update is None else plan_figures.brief_seconds(one.seconds_per_update)
     return (
         f"<tr><th scope=row>{escape(one.rung)}<small>{escape(one.reason)}</small></th>"
         f"<td class=bar>{bar}{edge}</td><td class=number>{size}</td><td class=number>{time}</td></tr>"

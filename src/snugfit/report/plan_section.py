@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.planner.answers.answer import Timeline
-from snugfit.planner.answers.plan_words import compare_line, memory_note
+from snugfit.planner.answers.plan_figures import compare_line, memory_note
 from snugfit.report.html import facts, flat
 from snugfit.report.series import as_number
 from snugfit.report.stack import layered, place_of_peak

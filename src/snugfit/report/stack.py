@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from snugfit.planner.answers.answer import Answer, Band, Timeline
-from snugfit.planner.answers.plan_words import KINDS, brief_bytes, brief_seconds, peak_place, printable
+from snugfit.planner.answers.plan_figures import KINDS, brief_bytes, brief_seconds, peak_place, printable
 from snugfit.report.charts import BYTES
 from snugfit.report.series import nice_ticks
 from snugfit.report.svg import GRID, Axis, escape, horizontal

@@ -224,13 +224,13 @@ class Answer(Shown):
 
     def summary_lines(self) -> list[str]:
         """Return whether it fits, what was chosen, the memory and the time."""
-        from snugfit.planner.answers import plan_words  # which is of this
+        from snugfit.planner.answers import plan_figures  # which is of this
 
-        choice = plan_words.choice_words(self.choice)
-        speed = ", ".join(plan_words.speed_words(self.prediction))
+        choice = plan_figures.choice_words(self.choice)
+        speed = ", ".join(plan_figures.speed_words(self.prediction))
         why = [f"  why     {sentence}" for sentence in self.why[:4]]
         return [
-            f"Plan: {plan_words.headline(self)}",
+            f"Plan: {plan_figures.headline(self)}",
             f"  chosen  {', '.join(choice)}",
             f"  speed   {speed}",
             *why,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Protocol
 
-from snugfit.planner.answers.plan_words import brief_bytes, brief_seconds
+from snugfit.planner.answers.plan_figures import brief_bytes, brief_seconds
 
 EARLY = "Stopped early: plans that were not looked at may be better."
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from snugfit.core.card import Fidelity
 from snugfit.errors import UserError
 from snugfit.planner.answers.answer import Answer
-from snugfit.planner.answers.plan_words import brief_bytes, brief_seconds
+from snugfit.planner.answers.plan_figures import brief_bytes, brief_seconds
 from snugfit.planner.choice import channel
 from snugfit.planner.choice.goals import least, worthwhile
 from snugfit.units import counted

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from snugfit.core.entry import as_entry
 from snugfit.core.technique import Fidelity
 from snugfit.planner.answers.answer import Alternative, Choice, Rejected
-from snugfit.planner.answers.plan_words import brief_bytes, brief_seconds, digits
+from snugfit.planner.answers.plan_figures import brief_bytes, brief_seconds, digits
 from snugfit.planner.choice.candidate import Budget, Candidate
 from snugfit.planner.choice.goals import ALIKE, FREE
 from snugfit.planner.choice.rungs import Techniques

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from snugfit.errors import SettingError
-from snugfit.planner.answers.plan_words import brief_seconds
+from snugfit.planner.answers.plan_figures import brief_seconds
 from snugfit.planner.cost.communication import (
     NOTHING,
     Cluster,

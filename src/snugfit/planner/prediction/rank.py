@@ -11,7 +11,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import Plan, StrategyName
 from snugfit.core.technique import Sharing, Technique
 from snugfit.planner.answers.answer import Prediction
-from snugfit.planner.answers.plan_words import brief_seconds
+from snugfit.planner.answers.plan_figures import brief_seconds
 from snugfit.planner.cost.communication import (
     Cluster,
     Exchange,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from snugfit.planner.answers.plan_words import brief_seconds, share
+from snugfit.planner.answers.plan_figures import brief_seconds, share
 from snugfit.tools.profile.operators import Operator
 
 LIMITS = ("data", "launch", "memory", "compute")

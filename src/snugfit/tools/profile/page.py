@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from snugfit.planner.answers.plan_words import brief_number, brief_seconds, digits, printable, share
+from snugfit.planner.answers.plan_figures import brief_number, brief_seconds, digits, printable, share
 from snugfit.report.html import breakable, details, figures, table
 from snugfit.report.memory_page import MEMORY_STYLE, memory_sections, piece_words
 from snugfit.report.page import document, replace_page

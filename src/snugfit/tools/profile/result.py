@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.errors import SettingError
-from snugfit.planner.answers.plan_words import brief_seconds
+from snugfit.planner.answers.plan_figures import brief_seconds
 from snugfit.planner.trace.memory_breakdown import MemoryUse
 from snugfit.planner.trace.memory_snapshot import SNAPSHOT
 from snugfit.results.shown import Shown
