@@ -29,7 +29,7 @@ from snugfit.planner.choice.rungs import (
     together,
 )
 from snugfit.planner.choice.search import Search
-from snugfit.planner.choice.search_answer import alternatives, rejected, why, why_not
+from snugfit.planner.choice.why_chosen import alternatives, rejected, why, why_not
 from snugfit.planner.plan import Request, explained, explored, look_for
 from snugfit.planner.prediction.staying import keeping, staying
 from snugfit.techniques import find

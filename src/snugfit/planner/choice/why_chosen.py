@@ -1,4 +1,4 @@
-"""The result of a search, in words and as an answer has it."""
+"""Why a plan was chosen, or none was: the choice, what else would do and what was refused, in words and as an answer has them."""
 
 from __future__ import annotations
 
