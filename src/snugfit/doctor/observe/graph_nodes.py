@@ -280,7 +280,12 @@ def has_constant_rows(values: Tensor) -> bool:
 
 def leaves_of(values: Tensor, most: int = 2000) -> dict[int, Tensor]:
     """Return the leaves of the graph of values, by id."""
-    todo, seen, leaves = [values.grad_fn], set[Any](), dict[int, Tensor]()
+    return leaves_below(values.grad_fn, most)
+
+
+def leaves_below(node: Any, most: int = 2000) -> dict[int, Tensor]:
+    """Return the leaves of the graph that ends in a node, by id."""
+    todo, seen, leaves = [node], set[Any](), dict[int, Tensor]()
     while todo and len(seen) < most:
         node = todo.pop()
         if node is None or node in seen:

@@ -217,6 +217,32 @@ def saved(node: Any, name: str) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
+def is_used_up(node: Any) -> bool | None:
+    """Return whether what a node keeps for the backward pass was given back after one; None where it keeps nothing.
+
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> one, other = w.exp().sum(), (w.exp() - 1).abs().sum()
+    >>> one.backward()
+    >>> below = lambda total: total.grad_fn.next_functions[0][0]
+    >>> is_used_up(below(one)), is_used_up(below(other)), is_used_up(other.grad_fn)
+    (True, False, None)
+    """
+    names = _kept_names(type(node))
+    for name in names:
+        try:
+            getattr(node, name)
+        except RuntimeError:
+            return True
+    return False if names else None
+
+
+@cache
+def _kept_names(kind: type) -> tuple[str, ...]:
+    """Return the names under which nodes of a kind keep tensors; torch has a raw one beside each."""
+    names = [each for each in dir(kind) if each.startswith("_raw_saved_")]
+    return tuple(each.replace("_raw", "", 1) for each in names)
+
+
 def number_beside(node: Any) -> float:
     """Return the number by which a product was multiplied, or a quotient divided; 0 where it was none, or was changed in its place since.
 

@@ -12,6 +12,7 @@ from snugfit.doctor.observe.internals import (
     averages,
     factor_of_second,
     is_beside_mask,
+    is_used_up,
     mean_of_constant,
     number_beside,
     size_before_view,
@@ -92,6 +93,49 @@ def sum_beside_mean(loss: Tensor, rows: int, scale: float = 1.0) -> Term | None:
 def terms_of(node: Any, factor: float = 1.0) -> list[Term]:
     """Return the terms of which a node is the sum, each with the number by which it is multiplied."""
     return list(_terms(Term(node, factor), 0))
+
+
+def addends_of(node: Any) -> list[Any]:
+    """Return the nodes that are added up in a value, through means, sums, signs and what they are multiplied by that has no graph."""
+    todo, addends = [node], list[Any]()
+    while todo and len(addends) < MOST_SUMS:
+        node = todo.pop()
+        if node is None:
+            continue
+        following = [each for each, _ in node.next_functions]
+        graphs = [each for each in following if each is not None]
+        kind = kind_of(node)
+        weighed = kind in ("Mul", "Div") and len(graphs) == 1 and graphs[0] is following[0]
+        if kind in ("Add", "Sub", "Neg", "Mean", "Sum") or weighed or kind.startswith(_PASSED):
+            todo += graphs
+        else:
+            addends.append(node)
+    return addends
+
+
+def is_passed_over(node: Any) -> bool:
+    """Return whether nothing has differentiated a value, while what it was computed of has been, for another one, and can be no more.
+
+    >>> hidden = torch.ones(2, requires_grad=True).exp()
+    >>> one, other = hidden.square().mean(), (hidden - 1).abs().mean()
+    >>> is_passed_over(other.grad_fn)
+    False
+    >>> one.backward()
+    >>> is_passed_over(one.grad_fn), is_passed_over(other.grad_fn)
+    (False, True)
+    """
+    todo, seen, first = [node], set[Any](), False
+    while todo and len(seen) < MOST_OVERLAP:
+        node = todo.pop(0)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        used = is_used_up(node)
+        if used:
+            return first
+        first = first or used is not None
+        todo += [each for each, _ in node.next_functions]
+    return False
 
 
 def sums_in(node: Any) -> Iterator[Any]:

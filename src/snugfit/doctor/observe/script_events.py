@@ -491,12 +491,14 @@ class ScheduleStep(Event):
     Args:
         mode: "min" or "max", whichever a schedule that waits for a plateau takes for better; "" for others.
         metric: the score that it was given; `of_losses` if that is one of the losses that were evaluated before.
+        first: it had not been stepped before, and began at its beginning.
     """
 
     scheduler: int
     mode: str = ""
     metric: float = math.nan
     of_losses: bool = False
+    first: bool = False
 
 
 @dataclass(frozen=True)
@@ -538,10 +540,15 @@ class Resume(Event):
 
 @dataclass(frozen=True)
 class StateRestore(Event):
-    """A saved state was put into an optimizer, or into a schedule; `optimizer` is the number of that optimizer."""
+    """A saved state was put into an optimizer, or into a schedule.
+
+    Args:
+        optimizer: the number of that optimizer; `scheduled` whether the state has stepped, under a schedule.
+    """
 
     schedule: bool
     optimizer: int = 0
+    scheduled: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders, watch_s
 from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_losses import watch_losses, watch_other_losses
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.watch_nearest import watch_nearest
 from snugfit.doctor.observe.watchers.watch_numbers import watch_numbers
 from snugfit.doctor.observe.watchers.watch_places import PlaceWatch
 from snugfit.doctor.observe.watchers.watch_products import watch_products
@@ -76,6 +77,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_schedules(recorder, patches)
     watch_losses(recorder, gradients, modules, noise, patches)
     watch_argmax(recorder, modules.class_axes, patches)
+    watch_nearest(recorder, modules, patches)
     watch_copies(recorder, noise, patches)
     watch_other_losses(recorder, gradients, modules, patches)
     watch_distributions(recorder, patches)

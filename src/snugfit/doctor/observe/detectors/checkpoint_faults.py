@@ -417,6 +417,38 @@ def _left_out(log: Log, read: Resume, after: list[Event]) -> Finding | None:
     )
 
 
+def schedule_anew(log: Log) -> list[Finding]:
+    """Detect an optimizer that goes on from a saved state under a schedule, which begins at its beginning: its own state was not saved, or not restored."""
+    optimizers = {each.id: each.optimizer for each in log.schedulers}
+    put: dict[int, StateRestore] = {}
+    stepped: set[int] = set()
+    for event in log.events:
+        if isinstance(event, StateRestore) and event.schedule:
+            put.clear()
+        elif isinstance(event, StateRestore) and event.scheduled:
+            put[event.optimizer] = event
+            stepped.discard(event.optimizer)
+        elif isinstance(event, Step):
+            stepped.add(event.optimizer)
+        elif isinstance(event, ScheduleStep):
+            optimizer = optimizers.get(event.scheduler, 0)
+            restored = put.pop(optimizer, None)
+            if restored is not None and optimizer in stepped and event.first:
+                return [
+                    Finding(
+                        "partial_resume",
+                        Certainty.LIKELY,
+                        "Training goes on from an optimizer's saved state, and the schedule that moves its rate begins anew.",
+                        restored.at,
+                        (
+                            f"the state was saved under a schedule; this one is stepped for the first time at {event.at}",
+                        ),
+                        'scheduler.load_state_dict(checkpoint["scheduler"])   # which is saved with the others',
+                    )
+                ]
+    return []
+
+
 def _replaced(read: Resume, states: list[StateRestore], made: OptimizerSeen) -> Finding:
     """Return that the optimizer which got the state of a checkpoint never steps: another one was made after it, or in its place."""
     put = next(each for each in states if not each.schedule)
@@ -435,6 +467,7 @@ DETECTORS = (
     overwritten,
     best_not_copied,
     partial_resume,
+    schedule_anew,
     pickle,
     averaged_not_saved,
     average_stands_still,

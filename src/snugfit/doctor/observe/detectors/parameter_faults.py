@@ -211,21 +211,32 @@ def frozen_late(log: Log) -> list[Finding]:
 
 
 def frozen_for_good(log: Log) -> list[Finding]:
-    """Detect an optimizer that hardly steps, since its parameters were frozen for another's turn and are never trained again."""
-    for optimizer in log.optimizers:
-        own = sum(step.optimizer == optimizer.id for step in log.of(Step))
-        if optimizer.frozen_at_end and 0 < own <= FEW_STEPS and log.updates >= LEAST_PASSES:
-            return [
-                Finding(
-                    "no_gradient",
-                    Certainty.LIKELY,
-                    f"{optimizer.name} steps {own} times in {log.updates} updates: all of its {len(optimizer.parameters)} parameters are frozen after that.",
-                    optimizer.at,
-                    ("requires_grad is False for each of them at the end",),
-                    "critic.requires_grad_(True)   # before its own turn, each time",
-                )
-            ]
+    """Detect an optimizer that steps no more, or without a gradient, since its parameters were frozen for another's turn and are never trained again."""
+    for optimizer, own in frozen_since(log).items():
+        seen = next(each for each in log.optimizers if each.id == optimizer)
+        return [
+            Finding(
+                "no_gradient",
+                Certainty.LIKELY,
+                f"{own} steps of {seen.name} in {log.updates} updates move anything: all of its {len(seen.parameters)} parameters are frozen after that.",
+                seen.at,
+                ("requires_grad is False for each of them at the end",),
+                "critic.requires_grad_(True)   # before its own turn, each time",
+            )
+        ]
     return []
+
+
+def frozen_since(log: Log) -> dict[int, int]:
+    """Return the optimizers whose parameters are all frozen at the end, though they step on or another one's turn froze them; with the steps that moved something."""
+    frozen = {}
+    for optimizer in log.optimizers:
+        mine = [step for step in log.of(Step) if step.optimizer == optimizer.id]
+        own = max((place for place, step in enumerate(mine, 1) if not step.without), default=0)
+        on = len(mine) - own >= LEAST_PASSES
+        if optimizer.frozen_at_end and own and log.updates >= LEAST_PASSES and (own <= FEW_STEPS or on):
+            frozen[optimizer.id] = own
+    return frozen
 
 
 def _all_frozen(log: Log) -> list[Finding]:

@@ -9,6 +9,7 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.detectors.gradient_faults import windows
 from snugfit.doctor.observe.log import Log, SchedulerSeen
+from snugfit.doctor.observe.rate_curves import end_of
 from snugfit.doctor.observe.run_events import WrongWay
 from snugfit.doctor.observe.script_events import (
     Backward,
@@ -126,7 +127,9 @@ def _belongs_to_another(log: Log, scheduler: SchedulerSeen) -> bool:
     others = [
         each for each in log.schedulers if each.id != scheduler.id and each.optimizer == scheduler.optimizer
     ]
-    return bool(others) or scheduler.name == "SWALR"
+    moved = {event.scheduler for event in log.of(ScheduleStep)}
+    later = others and log.schedulers.index(scheduler) < max(map(log.schedulers.index, others))
+    return bool(later) or any(each.id in moved for each in others) or scheduler.name == "SWALR"
 
 
 def schedule_length(log: Log) -> list[Finding]:
@@ -206,7 +209,7 @@ def falls_too_soon(log: Log) -> list[Finding]:
             continue
         above = max(each.update for each in steps if each.rate > NOTHING * max(rates))
         early = above < steps[0].update + HALF_WAY * (steps[-1].update - steps[0].update)
-        if early and rates[-1] > 0 and len(set(rates)) > LEAST_UPDATES:
+        if early and len(set(rates)) > LEAST_UPDATES:
             return [
                 Finding(
                     "schedule_length",
@@ -217,6 +220,37 @@ def falls_too_soon(log: Log) -> list[Finding]:
                         f"{scheduler.name} is stepped {len(moves)} times, at {moves[0].at}; {rates[-1]:.3g} in the last update",
                     ),
                     "scheduler.step()   # once in each epoch, where its steps are epochs",
+                )
+            ]
+    return []
+
+
+def hardly_falls(log: Log) -> list[Finding]:
+    """Detect a rate that falls along a curve whose end lies as far beyond that of a whole run as there are rows in a batch, or micro-batches in an update.
+
+    The curve is read from the rates that were used, so that it does not matter who sets them.
+    """
+    if not log.whole:
+        return []
+    for optimizer in log.optimizers:
+        schedulers = [each for each in log.schedulers if each.optimizer == optimizer.id]
+        steps = [each for each in log.of(Step) if each.optimizer == optimizer.id]
+        end = end_of([(each.update, each.rate) for each in steps])
+        if end is None or any(each.total for each in schedulers):
+            continue
+        total, curve = end
+        moves = [sum(event.scheduler == each.id for event in log.of(ScheduleStep)) for each in schedulers]
+        made = max(steps[-1].update + 1, *moves, log.updates if len(log.optimizers) == 1 else 0)
+        mistaken = _mistaken_for(log, total, made) if total >= 1.5 * made else ()
+        if mistaken:
+            return [
+                Finding(
+                    "schedule_length",
+                    Certainty.LIKELY,
+                    f"The rate falls to {steps[-1].rate / max(each.rate for each in steps):.0%} in {made} updates: as it falls, it comes to 0 after {total}.",
+                    schedulers[-1].at if schedulers else optimizer.at,
+                    (f"the curve of its fall: {curve}", *mistaken),
+                    "updates = epochs * len(loader)   # how often the rate is set anew",
                 )
             ]
     return []
@@ -245,7 +279,7 @@ def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
             )
         elif moves > 1 and _close(total, log.updates) and total >= FEWER * moves:
             meanings.append(f"{total} is the number of updates; it is stepped {moves} times in them")
-        elif rows > 1 and epochs and _close(total, moves * rows):
+        elif rows > 1 and _close(total, moves * rows):
             meanings.append(f"{total} is the number of rows; each step takes {rows} of them")
     elif epochs > 1 and _close(total, epochs) and moves >= 2 * epochs:
         meanings.append(f"{total} is the number of epochs; it is stepped {moves // epochs} times in each")
@@ -346,6 +380,7 @@ DETECTORS = (
     schedule_length,
     warms_up_to_the_end,
     falls_too_soon,
+    hardly_falls,
     plateau_metric,
     better_wrong_way,
 )

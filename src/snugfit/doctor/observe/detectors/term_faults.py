@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from snugfit.doctor.findings import Certainty, Finding
+from snugfit.doctor.observe.detectors.parameter_faults import frozen_since
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.run_events import LossLost
 from snugfit.doctor.observe.term_events import (
@@ -26,6 +27,8 @@ MORE_THAN_TEXT, AS_TEXT, SOME = 1.5, 0.5, 0.02
 def constant_term(log: Log) -> list[Finding]:
     """Detect a number without a graph, another one in each update, in what is differentiated: nothing learns from it."""
     by_place: dict[str, list[ConstantTerm]] = {}
+    if frozen_since(log):  # which leaves no graph to what was computed of their weights
+        return []
     for event in log.of(ConstantTerm):
         by_place.setdefault(event.at, []).append(event)
     for at, events in by_place.items():

@@ -42,7 +42,7 @@ def watch_hand_losses(recorder: Recorder, patches: Patches) -> None:
 
 
 def look_at_mean(recorder: Recorder, values: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Look at the mean over all likelihoods that were picked, those of padding among them, as at what a loss of torch's gets."""
+    """Look at the mean or the sum over likelihoods that were picked, those of padding among them, as at what a loss of torch's gets."""
     if not isinstance(values, Tensor) or len(args) > 1 or kwargs:
         return
     node: Any = values.grad_fn

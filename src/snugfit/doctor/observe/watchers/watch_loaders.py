@@ -239,7 +239,9 @@ class _Notes:
         """Compare the first batch of a pass with that of the pass before: the same rows may come with other inputs."""
         tensors = tensors_in(list(batch.values()) if isinstance(batch, Mapping) else [batch])
         inputs = [each for each in tensors if each.is_floating_point() and each.dim() > 1]
-        labels = [each for each in tensors if each.dim() and each is not (inputs[0] if inputs else None)]
+        others = [each for each in tensors if each.dim() and each is not (inputs[0] if inputs else None)]
+        # boxes and points move with their picture; whole numbers and truths say which row it is
+        labels = [each for each in others if not each.is_floating_point()] or others
         if not inputs or not labels:
             return
         place = seen.at, seen.dataset_id

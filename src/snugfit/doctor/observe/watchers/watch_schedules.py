@@ -105,7 +105,10 @@ def watch_schedules(recorder: Recorder, patches: Patches) -> None:
                     number = recorder.number(scheduler)
                     of_losses = mode == "max" and is_of(metric, recorder.scored_losses)
                     recorder.scored_losses.clear()
-                    recorder.add(ScheduleStep(where(), recorder.log.updates, number, mode, metric, of_losses))
+                    first = getattr(scheduler, "last_epoch", None) == 0
+                    recorder.add(
+                        ScheduleStep(where(), recorder.log.updates, number, mode, metric, of_losses, first)
+                    )
             inside[0] += 1
             try:
                 return original(scheduler, *args, **kwargs)

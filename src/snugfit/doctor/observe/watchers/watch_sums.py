@@ -34,6 +34,8 @@ def watch_sums(recorder: Recorder, patches: Patches) -> None:
             mark_line(result, where())
             if name == "mean":
                 look_at_mean(recorder, args[0] if args else None, args, kwargs)
+            elif name == "sum" and _is_over_last(args, kwargs):
+                look_at_mean(recorder, args[0], args[:1], {})
             elif name == "logsumexp":
                 look_at_exponentials(recorder, args[0] if args else None)
             _look_at_likenesses(recorder, name, args[0] if args else None, result)
@@ -44,6 +46,12 @@ def watch_sums(recorder: Recorder, patches: Patches) -> None:
         for owner in (Tensor, torch):
             patches.wrap(owner, name, reducing)
         script_as(getattr(torch, name), in_c)
+
+
+def _is_over_last(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether values are summed up as a whole, or over the places of each row."""
+    values, axis = args[0] if args else None, args[1] if len(args) > 1 else kwargs.get("dim")
+    return isinstance(values, Tensor) and (axis is None or axis in (-1, values.dim() - 1))
 
 
 def _look_at_weights(recorder: Recorder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,11 +13,13 @@ from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.differences import shown_by
-from snugfit.doctor.observe.graph_nodes import leaves_of, line_of, mark_constant_rows
+from snugfit.doctor.observe.graph_nodes import leaves_below, leaves_of, line_of, mark_constant_rows
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.loss_graph import (
     COSINE,
     Term,
+    addends_of,
+    is_passed_over,
     nested_mean,
     pulled_together,
     raw_overlap,
@@ -27,7 +30,8 @@ from snugfit.doctor.observe.loss_graph import (
     terms_of,
 )
 from snugfit.doctor.observe.lost_terms import line_of_cut
-from snugfit.doctor.observe.script_events import SummedTerm
+from snugfit.doctor.observe.run_events import Fault
+from snugfit.doctor.observe.script_events import SummedTerm, ZeroGrad
 from snugfit.doctor.observe.term_events import (
     ConstantTerm,
     MeanInMean,
@@ -36,7 +40,7 @@ from snugfit.doctor.observe.term_events import (
     SummedLoss,
     TermLeftOut,
 )
-from snugfit.doctor.observe.watchers.watch_log import Recorder, line_in, own_frames, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, line_in, own_frames, where
 from snugfit.doctor.observe.watchers.watch_shapes import note_table
 
 _Call = Callable[..., Any]
@@ -45,6 +49,7 @@ _LOSS = re.compile(r"loss|(^|_)(kld?|kl_div|penalty|gp|reg|regulari[sz]er|aux)(_
 _NO_LOSS = re.compile(r"approx|old|mean|avg|average|running|val|test|eval", re.IGNORECASE)
 MOST_REACHED = 400
 _SLACK = 1e-3
+LEAST_LOST, MOST_LOST, MOST_LEAVES, MOST_ADDENDS = 3, 8, 32, 8
 MOST_READ = 4
 """Sums whose graph is held until each optimizer has stepped, to see what became of their terms."""
 
@@ -58,13 +63,13 @@ class _Sum(NamedTuple):
     steps: int = 0
 
 
-class _Named(NamedTuple):
-    """A loss that was read by its name, the numbers of the leaves that it is computed from, and where it was read."""
+class _Addend(NamedTuple):
+    """A term of what was differentiated that is computed of none of the weights that stepped then: where, those that it is of, and how much had happened."""
 
-    node: Any
-    name: str
-    leaves: frozenset[int]
     at: str
+    leaves: frozenset[int]
+    owners: frozenset[int]
+    place: int
 
 
 class TermWatch:
@@ -73,9 +78,11 @@ class TermWatch:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._read: list[_Sum] = []
-        self._named: list[_Named] = []
+        self._addends: list[tuple[str, frozenset[int]]] = []
+        self._unreached: list[_Addend] = []
         self._gradients: list[tuple[list[Any], str]] = []
-        self._leaves: list[frozenset[int]] = []
+        self._leaves: dict[frozenset[int], str] = {}
+        self._lost = 0
         self._differentiated_at = ""
         self._stepped = False
         self._summed: tuple[str, int, float] | None = None
@@ -151,40 +158,48 @@ class TermWatch:
     def note_read(self, value: Any) -> None:
         """Note a number that the script reads, of which the graph may have terms that nothing differentiates."""
         node = getattr(value, "grad_fn", None)
-        if not self._recorder.detailed or node is None or value.dim() or len(self._read) >= MOST_READ:
+        if node is None or value.dim():
             return
-        self._note_named(value)
         terms = tuple({each.node: None for each in terms_of(node)})
+        self._note_lost(value, terms)
+        if not self._recorder.detailed or len(self._read) >= MOST_READ:
+            return
         if len(terms) > 1:
             self._read.append(_Sum(node, terms, where()))
             if self._stepped and any(_is_marked(each, _USED) for each in terms):  # of the update that is over
                 self._judge()
 
-    def _note_named(self, value: Tensor) -> None:
-        """Note a loss by its name that is read, and what it is computed from."""
-        name = _name_of(value)
-        if not _LOSS.search(name) or _NO_LOSS.search(name) or len(self._named) >= MOST_READ:
+    def _note_lost(self, value: Tensor, terms: tuple[Any, ...]) -> None:
+        """Note a loss that can be differentiated no more, and never was: it has a weight, or is called so, and is no other score of what was learned."""
+        if self._lost >= MOST_LOST or not terms or not all(map(is_passed_over, terms)):
             return
-        read = _Named(value.grad_fn, name, frozenset(leaves_of(value)), where())
-        if self._stepped and not _is_marked(read.node, _IN_GRAPH):  # of the update that is over
-            self._judge_named([read])
-        elif not self._stepped:
-            self._named.append(read)
-
-    def _judge_named(self, named: list[_Named]) -> None:
-        """Note losses that nothing which was differentiated is computed of, and that are computed from others of the weights than it is: no other score of the same output."""
-        for read in named:
-            same = not read.leaves or not self._leaves or any(read.leaves == each for each in self._leaves)
-            learned = any(read.leaves & each for each in self._leaves)
-            if not _is_marked(read.node, _IN_GRAPH) and not same and learned:
-                self._recorder.add(TermLeftOut(self._differentiated_at, self._recorder.log.updates, read.at))
+        name, weighed = _name_of(value), any(abs(each.factor) != 1 for each in terms_of(value.grad_fn))
+        if not (weighed or _LOSS.search(name)) or _NO_LOSS.search(name):
+            return
+        leaves = frozenset(leaves_of(value))
+        nearest = max(self._leaves, key=lambda each: len(leaves & each), default=frozenset[int]())
+        if leaves & nearest and leaves not in self._leaves:
+            self._lost += 1
+            what = (
+                f"`{name or 'a term'}` is computed and read, and nothing learns from it: what it is computed of is differentiated for another "
+                "loss, and this one never is."
+            )
+            fix = "loss = first + weight * second\nloss.backward()   # the sum, not first"
+            at = self._leaves[nearest]
+            self._recorder.add(Fault(at, self._recorder.log.updates, "term_left_out", what, fix, LEAST_LOST))
 
     def differentiated(self, value: Tensor, rows: int, scale: float) -> None:
         """Look at the terms of a value that is about to be differentiated; `rows` of the batch, `scale` that of the loss."""
-        if self._stepped:
-            self._leaves = []
+        self._judge_unreached()
         self._stepped, self._differentiated_at, self._summed = False, where(), None
-        self._leaves.append(frozenset(leaves_of(value)))
+        if len(self._leaves) < MOST_LEAVES:
+            self._leaves.setdefault(frozenset(leaves_of(value)), self._differentiated_at)
+        addends = addends_of(value.grad_fn) if len(self._recorder.optimizers) > 1 else []
+        self._addends = (
+            [(line_of(each) or where(), frozenset(leaves_below(each))) for each in addends]
+            if 1 < len(addends) <= MOST_ADDENDS
+            else []
+        )
         _mark_reached(value.grad_fn)
         terms = terms_of(value.grad_fn, 1 / scale)
         below = [each for node in sums_in(value.grad_fn) for each, _ in node.next_functions]
@@ -193,6 +208,41 @@ class TermWatch:
         share = share_of_mean(terms, rows)
         self.share = 1.0 if share is not None and abs(share - 1) < _SLACK else share
         self._look(value, terms, rows, scale)
+
+    def _note_unreached(self, optimizer: Any) -> None:
+        """Note the terms that are computed of other optimizers' weights alone, where others are of what steps now."""
+        addends, self._addends = self._addends, []
+        own = _weights_of(optimizer)
+        self._unreached = [each for each in self._unreached if not each.leaves & own]
+        if not any(leaves & own for _, leaves in addends):
+            return
+        others = [each for each in self._recorder.living(torch.optim.Optimizer) if each is not optimizer]
+        for at, leaves in addends:
+            owners = [each for each in others if leaves & _weights_of(each)]
+            known = leaves <= frozenset().union(*map(_weights_of, owners))
+            if leaves and not leaves & own and owners and known:
+                numbers = frozenset(map(self._recorder.number, owners))
+                self._unreached.append(_Addend(at, leaves, numbers, len(self._recorder.log.events)))
+
+    def _judge_unreached(self) -> None:
+        """Note terms whose gradients were cleared before the optimizers that have their weights have stepped."""
+        unreached, self._unreached = self._unreached, []
+        events = self._recorder.log.events
+        for each in unreached:
+            cleared = {
+                n for event in events[each.place :] if isinstance(event, ZeroGrad) for n in event.optimizers
+            }
+            if not each.owners <= cleared:
+                self._unreached = [*self._unreached[-MOST_ADDENDS:], each]
+                continue
+            what = (
+                "A term of the loss has no way to the weights that step on it: its gradients go to those of another model, and are cleared there. "
+                "What it is computed of was drawn, rounded or taken out of its graph."
+            )
+            fix = "action = distribution.rsample()   # not sample(); and no detach() or no_grad() on the way to the term"
+            self._recorder.add(
+                Fault(each.at, self._recorder.log.updates, "constant_term", what, fix, LEAST_LOST)
+            )
 
     def _look(self, value: Tensor, terms: list[Term], rows: int, scale: float) -> None:
         recorder, at, update = self._recorder, self._differentiated_at, self._recorder.log.updates
@@ -219,6 +269,7 @@ class TermWatch:
         """Judge what was read before an optimizer steps, and the rate at which a sum is learned; `limited`: its gradients were clipped."""
         self._stepped = True
         self._judge()
+        self._note_unreached(optimizer)
         summed, self._summed = self._summed, None
         if summed is not None and not limited and isinstance(optimizer, torch.optim.SGD):
             at, rows, factor = summed
@@ -232,9 +283,6 @@ class TermWatch:
         for nodes, at in gradients:
             if not any(_is_marked(each, _IN_GRAPH) for each in nodes) and self._differentiated_at:
                 self._recorder.add(TermLeftOut(self._differentiated_at, self._recorder.log.updates, at))
-        if not self._recorder.optimizers or len(self._recorder.optimizers) == 1:
-            named, self._named = self._named, []
-            self._judge_named(named)
         read, self._read = self._read, []
         for total in read:
             used = [_is_marked(each, _USED) for each in total.terms]
@@ -247,16 +295,24 @@ class TermWatch:
 
 
 def _name_of(value: Tensor) -> str:
-    """Return the name that the script has for a value which it reads; "" without."""
-    for frame in own_frames(1):
-        for name, each in list(frame.f_locals.items()):
-            if each is value:
-                return name
-            if type(each) is dict:
-                name = next((str(key) for key, part in each.items() if part is value), "")
-                if name:
-                    return name
-    return ""
+    """Return the name that the script has for a value which it reads, that of a loss before another; "" without."""
+    names = [name for frame in own_frames(1) for name in _names_in(frame.f_locals, value)]
+    return next((each for each in names if _LOSS.search(each)), names[0] if names else "")
+
+
+def _names_in(held: dict[str, Any], value: Tensor) -> list[str]:
+    """Return the names of a value among others, and in dictionaries and objects of the script's that these are."""
+    names = [name for name, each in list(held.items()) if each is value]
+    for each in list(held.values()):
+        own = is_own(getattr(sys.modules.get(type(each).__module__), "__file__", None) or "<")
+        inner = each if type(each) is dict else getattr(each, "__dict__", None) if own else None
+        if isinstance(inner, dict) and inner is not held:
+            names += [str(name) for name, part in list(inner.items()) if part is value]
+    return names
+
+
+def _weights_of(optimizer: Any) -> frozenset[int]:
+    return frozenset(id(each) for group in optimizer.param_groups for each in group["params"])
 
 
 def _mark_reached(node: Any) -> None:

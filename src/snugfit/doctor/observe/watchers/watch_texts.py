@@ -26,11 +26,13 @@ _IGNORED = -100
 
 
 def look_at_tokens(recorder: Recorder, embedding: nn.Embedding, tokens: Tensor) -> None:
-    """Note the token that the rows of an embedding's input begin with; positions and segments are not tokens."""
+    """Note the token that the rows of an embedding's input begin with; positions, distances of places to each other, and segments are not tokens."""
     few = tokens.dim() != 2 or tokens.shape[0] < 2 or tokens.shape[1] < 4
     size = embedding.num_embeddings
     types = size <= FEW or (size <= SMALL_VOCABULARY and size < recorder.vocabulary)
     if few or types or bool((tokens == tokens[:1]).all()):
+        return
+    if bool((tokens[1:, 1:] == tokens[:-1, :-1]).all()):  # distances, as those of T5's attention
         return
     recorder.token_batch(embedding, tokens)
     if not torch.is_grad_enabled():
@@ -126,6 +128,8 @@ def _is_any(tokens: Tensor, numbers: set[int]) -> Tensor:
 def look_at_labels(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]) -> None:
     """Look whether the labels of a causal language model, which shifts them itself, are shifted already."""
     kind = type(module).__name__
+    if getattr(getattr(module, "config", None), "is_encoder_decoder", False):
+        _look_at_ends(recorder, module.config, kwargs.get("labels"))
     if not kind.endswith(("ForCausalLM", "LMHeadModel")):
         return
     tokens, labels = kwargs.get("input_ids"), kwargs.get("labels")
@@ -149,6 +153,17 @@ def look_at_labels(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]
             cut=int((bare & whole).sum()) if torch.is_grad_enabled() else 0,
         )
     )
+
+
+def _look_at_ends(recorder: Recorder, config: Any, labels: Any) -> None:
+    """Note how many labels of a decoder are the token that ends a text."""
+    ending = _numbers(getattr(config, "eos_token_id", None))
+    if not (torch.is_grad_enabled() and ending and isinstance(labels, Tensor) and labels.dim() == 2):
+        return
+    counts = labels != _IGNORED
+    ends, counted = int((_is_any(labels, ending) & counts).sum()), int(counts.sum())
+    name = f"the end of a text, {min(ending)}"
+    recorder.add(EndSeen(where(), recorder.log.updates, name, ends, counted, labels.numel() - counted))
 
 
 def _share(labels: Tensor, tokens: Tensor) -> float:

@@ -267,7 +267,13 @@ class UpdateWatch:
                 with self.recorder.guard():
                     number = self.recorder.number(optimizer)
                     self.recorder.add(
-                        StateRestore(where(), self.recorder.log.updates, schedule=False, optimizer=number)
+                        StateRestore(
+                            where(),
+                            self.recorder.log.updates,
+                            schedule=False,
+                            optimizer=number,
+                            scheduled=_is_scheduled(state_dict),
+                        )
                     )
             return original(optimizer, state_dict)
 
@@ -577,6 +583,12 @@ def rate_of(group: dict[str, Any], default: float = 1.0, name: str = "lr") -> fl
     """
     rate = group.get(name)
     return default if rate is None else float(rate)
+
+
+def _is_scheduled(state: Any) -> bool:
+    """Return whether the state of an optimizer is one that has stepped, under a schedule, which notes the rate that it began with."""
+    groups = state.get("param_groups", ()) if isinstance(state, dict) else ()
+    return bool(groups) and bool(state.get("state")) and all("initial_lr" in each for each in groups)
 
 
 def _line_of_name() -> str:
