@@ -227,7 +227,8 @@ def is_used_up(node: Any) -> bool | None:
     >>> is_used_up(below(one)), is_used_up(below(other)), is_used_up(other.grad_fn)
     (True, False, None)
     """
-    names = _kept_names(type(node))
+    kind: Any = type(node)
+    names = _saved_names(kind)
     for name in names:
         try:
             getattr(node, name)
@@ -237,7 +238,7 @@ def is_used_up(node: Any) -> bool | None:
 
 
 @cache
-def _kept_names(kind: type) -> tuple[str, ...]:
+def _saved_names(kind: type) -> tuple[str, ...]:
     """Return the names under which nodes of a kind keep tensors; torch has a raw one beside each."""
     names = [each for each in dir(kind) if each.startswith("_raw_saved_")]
     return tuple(each.replace("_raw", "", 1) for each in names)

@@ -137,6 +137,7 @@ class LoaderSeen:
         left_out: rows for which its sampler has no weight.
         drawn: how many rows its sampler draws in a pass, of `whole` of the data set; `batch_size` of a batch. `counts_batches`: the source that
             makes it divides something by the size of a batch.
+        classes_in_order: how many classes its rows have, where a whole pass hands them out class after class; 0 else.
         alike: why its workers draw the same random numbers, in words, and the line; "" if nothing says that they do.
     """
 
@@ -165,6 +166,7 @@ class LoaderSeen:
     whole: int = 0
     batch_size: int = 0
     counts_batches: bool = False
+    classes_in_order: int = 0
 
 
 @dataclass

@@ -31,6 +31,11 @@ def end_of(points: Sequence[tuple[int, float]]) -> tuple[int, str] | None:
     begin = max(place for place, (_, rate) in enumerate(points) if rate == peak)
     first = points[begin][0]
     fall = [(update - first, rate / peak) for update, rate in points[begin + 1 :]]
+    if any(
+        one >= other
+        for one, other in zip([0, *(update for update, _ in fall)], (u for u, _ in fall), strict=False)
+    ):
+        return None  # of an optimizer that another one has outrun, whose updates are not counted
     steady = all(one > other >= 0 for (_, one), (_, other) in zip([(0, 1.0), *fall], fall, strict=False))
     if len(fall) < LEAST_POINTS or not steady or 1 - fall[-1][1] < FALLEN:
         return None

@@ -150,6 +150,11 @@ class Rows:
         while len(self._pending) > MOST_PENDING:
             self._evaluate(self._pending.pop(0))
 
+    @property
+    def in_graph(self) -> list[int]:
+        """Return digests of the rows of the last pass with a graph, of which nothing was differentiated yet."""
+        return self._pending[-1].rows if self._pending else []
+
     def _note_windows(self, batch: Tensor, digests: list[int], at: str, *, grad: bool) -> None:
         """Note rows of numbers without their first and without their last column: windows of a series share all but one with the next."""
         wide = batch.is_floating_point() and batch.dim() in (2, 3) and LEAST_WIDE <= batch.shape[1] <= SAMPLED

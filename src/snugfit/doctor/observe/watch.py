@@ -39,7 +39,11 @@ from snugfit.doctor.observe.watchers.watch_tables import look_at_rows, watch_tab
 from snugfit.doctor.observe.watchers.watch_taught import TaughtWatch
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 from snugfit.doctor.observe.watchers.watch_texts import watch_texts
-from snugfit.doctor.observe.watchers.watch_transformers import watch_lightning, watch_transformers
+from snugfit.doctor.observe.watchers.watch_transformers import (
+    watch_accelerate,
+    watch_lightning,
+    watch_transformers,
+)
 from snugfit.doctor.observe.watchers.watch_updates import UpdateWatch
 from snugfit.doctor.observe.watchers.watch_views import watch_views
 
@@ -99,6 +103,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_texts(recorder, modules.loaded, patches)
     watch_transformers(recorder, patches)
     watch_lightning(recorder, patches)
+    watch_accelerate(recorder, patches)
     watch_tables(recorder, modules.tables, patches)
     watch_files(recorder, modules, patches)
 

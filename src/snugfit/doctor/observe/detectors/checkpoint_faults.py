@@ -399,11 +399,7 @@ def _left_out(log: Log, read: Resume, after: list[Event]) -> Finding | None:
         return _replaced(read, states, made[0])
     if read.optimizer and not put:
         what, state, at = "optimizer", "its moments are", restored[-1].at
-    elif (
-        read.schedule
-        and not any(each.schedule for each in states)
-        and any(isinstance(event, ScheduleStep) for event in later)
-    ):
+    elif read.schedule and not any(each.schedule for each in states) and _begins_behind_a_step(later):
         what, state, at = "scheduler", "the schedule's place is", (states or restored)[-1].at
     else:
         return None
@@ -415,6 +411,12 @@ def _left_out(log: Log, read: Resume, after: list[Event]) -> Finding | None:
         (f"the checkpoint that is read at {read.at} holds the {what}'s state",),
         f'{what}.load_state_dict(checkpoint["{what}"])',
     )
+
+
+def _begins_behind_a_step(later: list[Event]) -> bool:
+    """Return whether a schedule moves, and not before the optimizer does, as one does that is brought to its place step by step."""
+    moves = [event for event in later if isinstance(event, Step | ScheduleStep)]
+    return any(isinstance(event, ScheduleStep) for event in moves) and isinstance(moves[0], Step)
 
 
 def schedule_anew(log: Log) -> list[Finding]:

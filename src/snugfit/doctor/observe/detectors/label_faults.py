@@ -243,6 +243,23 @@ def sorted_classes(log: Log) -> list[Finding]:
     ]
 
 
+def sorted_rows(log: Log) -> list[Finding]:
+    """Detect a loader that hands out the rows that are trained on class by class, whatever the loss takes of them."""
+    for loader in training_loaders(log):
+        if loader.classes_in_order and not sorted_classes(log):
+            return [
+                Finding(
+                    "sorted_classes",
+                    Certainty.LIKELY,
+                    f"The rows of a whole pass come in the order of their {loader.classes_in_order} classes: each batch has few of them, the same in each epoch.",
+                    loader.at,
+                    (f"data: {loader.dataset}",),
+                    "DataLoader(rows, batch_size, shuffle=True)",
+                )
+            ]
+    return []
+
+
 def shifted_labels(log: Log) -> list[Finding]:
     """Detect that labels of a language model are shifted by the script and again by the model, or by nobody."""
     seen = list(log.of(Labels))
@@ -437,6 +454,7 @@ def end_never_scored(log: Log) -> list[Finding]:
 
 DETECTORS = (
     sorted_classes,
+    sorted_rows,
     scored_padding,
     unmasked_padding,
     end_never_scored,

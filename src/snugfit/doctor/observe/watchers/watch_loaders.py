@@ -46,6 +46,7 @@ from snugfit.doctor.observe.worker_draws import draws_alike
 
 _Call = Callable[..., Any]
 MOST_TIMES = 200
+LEAST_BATCHES = 4
 LEAST_ORDERS = 100_000
 """So many beginnings of a pass there must be: of a batch of one among few rows, the same comes in turn by chance."""
 _DIVIDES = re.compile(r"/=?\s*(max\()?\s*len\(")
@@ -139,6 +140,7 @@ class _Notes:
         self._sets: dict[int, weakref.ref[Any]] = {}
         self._windows = SharedWindows()
         self._orders: dict[tuple[str, int], tuple[list[int], int, int]] = {}
+        self._classes: dict[int, list[list[int]]] = {}
 
     def loader(self, loader: Any) -> None:
         """Record a loader that was made."""
@@ -177,6 +179,7 @@ class _Notes:
 
     def _end(self, seen: LoaderSeen) -> None:
         with self._recorder.guard():
+            seen.classes_in_order = classes_in_order(self._classes.pop(seen.id, []))
             self._recorder.add(EpochEnd(where(), self._recorder.log.updates, seen.id))
             self._rows.ended = True
 
@@ -217,6 +220,11 @@ class _Notes:
         drawn = seen.sampler == "RandomSampler" and isinstance(batch, Tensor)
         if self._recorder.detailed and drawn and batch.layout is torch.strided:
             self._modules.handed[StorageWeakRef(batch.untyped_storage())] = seen.id
+        if seen.sampler == "SequentialSampler" and not seen.classes_in_order:
+            first = last is None or last[0]() is not iterator
+            labels = [each for each in parts if each.dim() == 1 and not each.is_floating_point()]
+            self._classes.setdefault(seen.id, [])[:] = [] if first else self._classes.get(seen.id, [])
+            self._classes[seen.id].append(labels[-1].tolist() if labels else [])
         if last is None or last[0]() is not iterator:
             if seen.sampler == "SequentialSampler":
                 self._compare_first(seen, batch)
@@ -306,6 +314,20 @@ class _Notes:
             original(sampler, epoch)
 
         return set_epoch
+
+
+def classes_in_order(batches: list[list[int]]) -> int:
+    """Return how many classes the rows of a pass have, where these come class after class; 0 where they do not, or may be numbers of rows.
+
+    >>> classes_in_order([[0, 0, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1], [2, 2, 2, 2]])
+    3
+    >>> classes_in_order([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]])
+    0
+    """
+    labels = [each for batch in batches for each in batch]
+    classes = len(set(labels))
+    few = len(batches) >= LEAST_BATCHES and 2 <= classes <= len(labels) / LEAST_BATCHES
+    return classes if few and labels == sorted(labels) else 0
 
 
 def _is_mask(values: Tensor, pictures: Tensor) -> bool:

@@ -145,6 +145,7 @@ def watch_losses(
                     _look_at_multi_hot(recorder, name, input, target)
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
+                    _look_at_pairs(recorder, modules, target)
                     _look_at_mix(recorder, modules, target)
                     look_at_loop(recorder, modules, mean=options.get("reduction", "mean") == "mean")
                 result = original(input, target, *args, **kwargs)
@@ -172,6 +173,7 @@ def watch_losses(
                             noise.look_at(modules.batch, target)
                         _look_at_targets(recorder, modules, name, input, target)
                         look_at_dependence(recorder, modules, input, target)
+                        _look_at_pairs(recorder, modules, target)
                         _look_at_mix(recorder, modules, target)
                         look_at_loop(recorder, modules, mean=kwargs.get("reduction", "mean") == "mean")
                         recorder.add(_binary(recorder, name, input, target, kwargs))
@@ -325,6 +327,20 @@ def look_at_bootstrap(recorder: Recorder, one: Tensor, other: Tensor) -> None:
     inputs = any(not isinstance(leaf, nn.Parameter) for each in leaves for leaf in each.values())
     if leaves[0].keys() & leaves[1].keys() and not inputs:
         recorder.add(TargetGradient(where(), recorder.log.updates, DIFFERENCE))
+
+
+def _look_at_pairs(recorder: Recorder, modules: ModuleWatch, target: Tensor) -> None:
+    """Note rows that come again with the targets of other rows."""
+    rows, update = modules.rows.in_graph, recorder.log.updates
+    if not rows or not torch.is_grad_enabled():
+        return
+    at = where()
+    changed = modules.row_targets.changed(at, update, rows, target)
+    if changed is not None:
+        again, other = changed
+        what = f"Of {again} rows that come again, {other} have the target that another row had before: inputs and targets are taken in orders of their own."
+        fix = "inputs, targets = x[rows], y[rows]   # by the same rows; what is kept for later is kept by the row's number"
+        recorder.add(Fault(at, update, "mismatched_rows", what, fix, 2))
 
 
 def _look_at_signs(recorder: Recorder, name: str, target: Tensor) -> None:

@@ -43,6 +43,7 @@ from snugfit.doctor.observe.own_states import OwnStates
 from snugfit.doctor.observe.padding_tokens import has_axes_of
 from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
+from snugfit.doctor.observe.row_targets import RowTargets
 from snugfit.doctor.observe.script_events import Forward, InfiniteInput
 from snugfit.doctor.observe.stale_states import StaleStates
 from snugfit.doctor.observe.swapped_weights import SwappedWeights
@@ -83,6 +84,7 @@ class ModuleWatch:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.weights, self.rows, self.class_axes = Weights(), Rows(), ClassAxes()
+        self.row_targets = RowTargets()
         self._all: weakref.WeakValueDictionary[int, nn.Module] = (
             weakref.WeakValueDictionary()
         )  # by id: some define a hash

@@ -1,4 +1,4 @@
-"""Watch what transformers is told: which columns its trainer leaves out, and on which side prompts are padded."""
+"""Watch what libraries are told: which columns transformers' trainer leaves out, on which side prompts are padded, which optimizers Accelerate knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.library_lines import line_of_way
-from snugfit.doctor.observe.run_events import DroppedColumn, PaddedPrompt, WrongWay
+from snugfit.doctor.observe.run_events import DroppedColumn, Fault, PaddedPrompt, WrongWay
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
@@ -100,6 +100,37 @@ def watch_lightning(recorder: Recorder, patches: Patches) -> None:
 
     for library in ("lightning.pytorch", "pytorch_lightning"):
         patches.after_import(f"{library}.trainer.trainer", imported)
+
+
+def watch_accelerate(recorder: Recorder, patches: Patches) -> None:
+    """Record optimizers that step while Accelerate gathers gradients still, since it was not given them."""
+    gathering: dict[
+        int, int
+    ] = {}  # updates that had been made when an accelerator last kept gradients for later, by its number
+
+    def passing(original: _Call) -> _Call:
+        def backward(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
+            if recorder.active:
+                with recorder.guard():
+                    number, update = recorder.number(accelerator), recorder.log.updates
+                    windows = accelerator.gradient_accumulation_steps
+                    if update > gathering.pop(number, update):
+                        what = (
+                            f"Accelerate divides the loss by {windows} and gathers the gradients of {windows} micro-batches, "
+                            "and the optimizer steps in each: it was not prepared."
+                        )
+                        fix = "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)"
+                        recorder.add(Fault(where(), update, "accumulation", what, fix, 3, certain=True))
+                    if not accelerator.sync_gradients:
+                        gathering[number] = update
+            return original(accelerator, *args, **kwargs)
+
+        return backward
+
+    def imported(module: ModuleType) -> None:
+        patches.wrap(module.Accelerator, "backward", passing)
+
+    patches.after_import("accelerate.accelerator", imported)
 
 
 def _look_at_best(recorder: Recorder, trainer: Any, made: str) -> None:
