@@ -633,7 +633,16 @@ AT_THE_LINE_OF_TENTH_HAND = (
 )
 """Those that were found at another line, and are found at a marked one after mending."""
 
-MENDED_OF_TENTH_HAND = ("dpo_preferences_1", "pix2pix_edges_2")
+MENDED_OF_TENTH_HAND = (
+    "accelerate_vit_1",
+    "dpo_preferences_1",
+    "dpo_preferences_2",
+    "pix2pix_edges_2",
+    "resume_trainer_1",
+    "t5_titles_2",
+    "triplet_faces_1",
+    "triplet_faces_2",
+)
 """Of those that they missed, what is found at a marked line after mending."""
 
 ALARMS_OF_TENTH_HAND = (

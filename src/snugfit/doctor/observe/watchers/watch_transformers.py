@@ -14,6 +14,7 @@ from torch import Tensor
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.library_lines import line_of_way
 from snugfit.doctor.observe.run_events import DroppedColumn, Fault, PaddedPrompt, WrongWay
+from snugfit.doctor.observe.script_events import Step
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 _Call = Callable[..., Any]
@@ -120,7 +121,9 @@ def watch_accelerate(recorder: Recorder, patches: Patches) -> None:
                             "and the optimizer steps in each: it was not prepared."
                         )
                         fix = "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)"
-                        recorder.add(Fault(where(), update, "accumulation", what, fix, 3, certain=True))
+                        steps = (each.at for each in reversed(recorder.log.events) if isinstance(each, Step))
+                        at = next(steps, "") or where()
+                        recorder.add(Fault(at, update, "accumulation", what, fix, 3, certain=True))
                     if not accelerator.sync_gradients:
                         gathering[number] = update
             return original(accelerator, *args, **kwargs)
