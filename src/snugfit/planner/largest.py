@@ -18,7 +18,7 @@ from snugfit.errors import SettingError, nearest
 from snugfit.models.tokenizer import position_limit
 from snugfit.planner.answers.answer import Answer, Largest, Prediction
 from snugfit.planner.choice.candidate import Candidate
-from snugfit.planner.choice.why_chosen import describe
+from snugfit.planner.choice.reasons import describe
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.plan import Request, device_of, upper_bound
 from snugfit.planner.prediction.depth import Blocks, deepened_, longest_blocks

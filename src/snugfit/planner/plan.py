@@ -19,8 +19,8 @@ from snugfit.planner.choice import channel
 from snugfit.planner.choice.candidate import Budget, Candidate
 from snugfit.planner.choice.frontier import PARTLY, bounds, explore, frontier
 from snugfit.planner.choice.goals import SLOWER, WORTH, Goal
+from snugfit.planner.choice.reasons import alternatives, describe, rejected, why, why_not
 from snugfit.planner.choice.search import Search
-from snugfit.planner.choice.why_chosen import alternatives, describe, rejected, why, why_not
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.measure import measure
 from snugfit.planner.prediction.plan_needs import Planner

@@ -10,8 +10,8 @@ from snugfit.planner.answers.answer import FrontierBound, FrontierPoint
 from snugfit.planner.choice import channel
 from snugfit.planner.choice.candidate import Candidate
 from snugfit.planner.choice.goals import fastest
+from snugfit.planner.choice.reasons import describe
 from snugfit.planner.choice.search import Search
-from snugfit.planner.choice.why_chosen import describe
 
 PARTLY = "Of each level of fidelity not all was looked at that was to be: the time was over, or an interrupt ended it."
 

@@ -19,6 +19,7 @@ from snugfit.planner.answers.answer import Prediction
 from snugfit.planner.choice.adapter_rate import adapts, at_rate_of_adapters
 from snugfit.planner.choice.candidate import Budget, Candidate
 from snugfit.planner.choice.goals import Goal
+from snugfit.planner.choice.reasons import alternatives, rejected, why, why_not
 from snugfit.planner.choice.rungs import (
     coarser,
     freezes,
@@ -29,7 +30,6 @@ from snugfit.planner.choice.rungs import (
     together,
 )
 from snugfit.planner.choice.search import Search
-from snugfit.planner.choice.why_chosen import alternatives, rejected, why, why_not
 from snugfit.planner.plan import Request, explained, explored, look_for
 from snugfit.planner.prediction.staying import keeping, staying
 from snugfit.techniques import find
