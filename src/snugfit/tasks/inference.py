@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import nn
+    from transformers import PreTrainedTokenizerBase
 
     from snugfit.core.loss_terms import Loss
     from snugfit.data.files.file_rows import FileRows, MapStyle
@@ -83,3 +84,12 @@ class Inference:
     own_loss: Callable[[], Loss] | None = None
     metrics: tuple[str, ...] = ()
     own_metrics: Mapping[str, RowMetric] = field(default_factory=dict)
+
+
+def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]], str]:
+    """Return the function that makes a text of tokens."""
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    return decode

@@ -31,7 +31,7 @@ def sample_answers(recipe: Recipe, task: Task, count: int) -> ModelObserver:
     from snugfit.deliver.predictor import predictor_of
     from snugfit.kit.language_models.generation import Generation
     from snugfit.step.metrics.text_metrics import OfWrittenTexts, text_scores
-    from snugfit.tasks.decoded import decoder_of
+    from snugfit.tasks.inference import decoder_of
 
     afterwards = "Leave it out, and ask the best model afterwards: snugfit generate RUN."
     require_whole_model("track.answers", recipe.all_techniques(), recipe.plan.strategy, afterwards)

@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.tasks.decoded import decoder_of
-from snugfit.tasks.inference import Inference, Prediction, ReadRows, Row
+from snugfit.tasks.inference import Inference, Prediction, ReadRows, Row, decoder_of
 
 if TYPE_CHECKING:
     from torch import nn

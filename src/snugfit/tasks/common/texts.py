@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError
-from snugfit.tasks.inference import Inference, Prediction, Row
+from snugfit.tasks.inference import Inference, Prediction, Row, decoder_of
 from snugfit.tasks.recipe_model import load_from, source_files, trained_already
 from snugfit.tasks.recognition import Rows, columns_of, length_of_rows
 from snugfit.tasks.task import Task, loss_of
@@ -235,7 +235,6 @@ def language_model(
     from snugfit.models.huggingface import load_causal_lm
     from snugfit.models.tokenizer import check_length
     from snugfit.step.metrics.byte_perplexity import PerByte
-    from snugfit.tasks.decoded import decoder_of
 
     load = partial(load_causal_lm, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
     loaded = load_from(recipe, load, keep)
