@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from snugfit.cli.output import write
+from snugfit.cli.common.output import write
 from snugfit.errors import RunFolderError
 
 

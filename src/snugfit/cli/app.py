@@ -19,15 +19,7 @@ from typer.main import get_command
 
 from snugfit.cli.catalogue import recipe, schema, tasks, techniques
 from snugfit.cli.certify import certify
-from snugfit.cli.cv import cv
-from snugfit.cli.doctor import CommandAfterDashes, doctor
-from snugfit.cli.env import env
-from snugfit.cli.export import export
-from snugfit.cli.find import find_app
-from snugfit.cli.generate import generate
-from snugfit.cli.init import init
-from snugfit.cli.new import new_app
-from snugfit.cli.options import (
+from snugfit.cli.common.options import (
     AllowCodeOption,
     BadRowsOption,
     JsonOption,
@@ -40,15 +32,10 @@ from snugfit.cli.options import (
     TimeOption,
     number_or_word,
 )
-from snugfit.cli.output import refuse, show, usage
-from snugfit.cli.plan import plan
-from snugfit.cli.planner_process import PlannerProcess
-from snugfit.cli.profile import profile
-from snugfit.cli.runs import runs
-from snugfit.cli.soup import soup
-from snugfit.cli.streams import lasting_streams
-from snugfit.cli.track import track_app
-from snugfit.cli.training import (
+from snugfit.cli.common.output import refuse, show, usage
+from snugfit.cli.common.planner_process import PlannerProcess
+from snugfit.cli.common.streams import lasting_streams
+from snugfit.cli.common.training import (
     placement_settings,
     resume_run,
     run_options,
@@ -56,6 +43,19 @@ from snugfit.cli.training import (
     train_on_rows,
     train_recipe,
 )
+from snugfit.cli.cv import cv
+from snugfit.cli.doctor import CommandAfterDashes, doctor
+from snugfit.cli.env import env
+from snugfit.cli.export import export
+from snugfit.cli.find import find_app
+from snugfit.cli.generate import generate
+from snugfit.cli.init import init
+from snugfit.cli.new import new_app
+from snugfit.cli.plan import plan
+from snugfit.cli.profile import profile
+from snugfit.cli.runs import runs
+from snugfit.cli.soup import soup
+from snugfit.cli.track import track_app
 from snugfit.cli.tune import tune
 from snugfit.display.activity import Activity
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
@@ -239,7 +239,7 @@ def train(
             "is set by an option, and there is a recipe",
             "Write the setting as key=value, such as data.train=FILE.",
         )
-    from snugfit.cli import recipes
+    from snugfit.cli.common import recipes
     from snugfit.recipe import located
 
     with located(path, changes), PlannerProcess(options, Path(path)) as planner:

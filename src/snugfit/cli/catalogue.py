@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from snugfit.cli import completion
-from snugfit.cli.options import JsonOption
-from snugfit.cli.output import show, write
+from snugfit.cli.common import completion
+from snugfit.cli.common.options import JsonOption
+from snugfit.cli.common.output import show, write
 from snugfit.display.activity import Activity
 
 _IMPORTING = "importing the techniques …"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments
-from snugfit.cli.output import show
-from snugfit.cli.training import split
+from snugfit.cli.common.options import AllowCodeOption, JsonOption, OverrideArguments
+from snugfit.cli.common.output import show
+from snugfit.cli.common.training import split
 from snugfit.display.activity import Activity
 from snugfit.errors import SettingError
 from snugfit.units import counted
@@ -75,7 +75,7 @@ def certify(
     run = Path(path) if Path(path).is_dir() else None
     file = path if run is None else str(_recipe_of(run))
     with Activity(_LABEL, "loading the recipe, its data and its model …") as tell:
-        from snugfit.cli import recipes
+        from snugfit.cli.common import recipes
         from snugfit.tools.certify.door import certify_recipe
 
         with located(file, changes):

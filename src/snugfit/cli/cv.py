@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugfit.cli.many_runs import each_shown, end
-from snugfit.cli.options import (
+from snugfit.cli.common.many_runs import each_shown, end
+from snugfit.cli.common.options import (
     AllowCodeOption,
     JsonOption,
     OverrideArguments,
@@ -17,7 +17,7 @@ from snugfit.cli.options import (
     RecipeArgument,
     StopAfterOption,
 )
-from snugfit.cli.training import no_recipe, run_options, split
+from snugfit.cli.common.training import no_recipe, run_options, split
 from snugfit.display.activity import Activity
 from snugfit.errors import SettingError, short_path
 
@@ -87,7 +87,7 @@ def cv(
     if resume is None and path is None:
         raise no_recipe("cv", " --folds 5")
     with Activity("cv", "reading the recipe and its rows …", quiet=quiet) as tell:
-        from snugfit.cli import recipes
+        from snugfit.cli.common import recipes
         from snugfit.recipe import located
         from snugfit.tools.cross_validation import door
 

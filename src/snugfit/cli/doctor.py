@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments
-from snugfit.cli.output import show
-from snugfit.cli.training import split
+from snugfit.cli.common.options import AllowCodeOption, JsonOption, OverrideArguments
+from snugfit.cli.common.output import show
+from snugfit.cli.common.training import split
 from snugfit.display.activity import Activity
 from snugfit.errors import SettingError
 
@@ -147,7 +147,7 @@ def _examine(
     run = Path(path) if Path(path).is_dir() else None
     file = path if run is None else str(run / "recipe.yaml")
     with Activity("doctor", "loading the recipe …") as tell:
-        from snugfit.cli import recipes
+        from snugfit.cli.common import recipes
         from snugfit.recipe import located
 
         with located(file, changes):

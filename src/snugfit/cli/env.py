@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from snugfit.cli.options import JsonOption
-from snugfit.cli.output import show
+from snugfit.cli.common.options import JsonOption
+from snugfit.cli.common.output import show
 from snugfit.display.activity import Activity
 from snugfit.units import format_bytes
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
-from snugfit.cli.output import show
-from snugfit.cli.training import no_recipe, split
+from snugfit.cli.common.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.common.output import show
+from snugfit.cli.common.training import no_recipe, split
 from snugfit.display.activity import Activity
 from snugfit.units import format_bytes, parse_bytes
 
@@ -57,7 +57,7 @@ def lr(
     from snugfit.recipe import located
 
     with Activity("find", _LOADING) as tell, located(path, changes):
-        from snugfit.cli import recipes
+        from snugfit.cli.common import recipes
         from snugfit.report.chart_pictures import require_matplotlib
         from snugfit.tools.find_lr.door import find_lr_recipe
         from snugfit.tools.find_lr.page import write_lr_picture
@@ -122,7 +122,7 @@ def batch(
 
     budget = None if memory is None else parse_bytes(memory, "--memory")
     with Activity("find", _LOADING) as tell, located(path, changes):
-        from snugfit.cli import recipes
+        from snugfit.cli.common import recipes
         from snugfit.tools.find_batch.door import find_batch_recipe
 
         result, page = find_batch_recipe(

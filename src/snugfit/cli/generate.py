@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from snugfit.cli.options import AllowCodeOption, JsonOption
-from snugfit.cli.output import show
+from snugfit.cli.common.options import AllowCodeOption, JsonOption
+from snugfit.cli.common.output import show
 from snugfit.display.activity import Activity
 from snugfit.errors import SettingError, UserError
 from snugfit.units import parse_bytes

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugfit.cli.options import JsonOption
-from snugfit.cli.output import show
+from snugfit.cli.common.options import JsonOption
+from snugfit.cli.common.output import show
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from snugfit.cli.options import JsonOption
-from snugfit.cli.output import show
+from snugfit.cli.common.options import JsonOption
+from snugfit.cli.common.output import show
 from snugfit.display.activity import Activity
 from snugfit.errors import RunFolderError, SettingError
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from snugfit.cli import completion
-from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
-from snugfit.cli.output import show
-from snugfit.cli.planner_process import load_libraries
-from snugfit.cli.training import no_recipe, split
+from snugfit.cli.common import completion
+from snugfit.cli.common.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.common.output import show
+from snugfit.cli.common.planner_process import load_libraries
+from snugfit.cli.common.training import no_recipe, split
 from snugfit.core.job import AUTO
 from snugfit.errors import SettingError
 from snugfit.system.redaction import redact
@@ -218,7 +218,7 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
         watch = stack.enter_context(search_line())
         worker = Worker(not asked.probe, watch, best_so_far=True)  # loads its libraries while we load ours
         stack.callback(worker.close)
-        from snugfit.cli import recipes
+        from snugfit.cli.common import recipes
         from snugfit.recipe import located
 
         with located(path, overrides):

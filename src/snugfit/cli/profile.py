@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
-from snugfit.cli.output import show
-from snugfit.cli.training import no_recipe, split
+from snugfit.cli.common.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.common.output import show
+from snugfit.cli.common.training import no_recipe, split
 from snugfit.display.activity import Activity
 from snugfit.errors import SettingError
 
@@ -58,7 +58,7 @@ def profile(
     from snugfit.recipe import located
 
     with Activity("profile", "loading the recipe, its data and its model …") as tell, located(path, changes):
-        from snugfit.cli import recipes
+        from snugfit.cli.common import recipes
         from snugfit.tools.profile.door import profile_recipe
         from snugfit.tools.profile.result import Detail
 

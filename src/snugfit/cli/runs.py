@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from snugfit.cli.options import JsonOption
-from snugfit.cli.output import show
+from snugfit.cli.common.options import JsonOption
+from snugfit.cli.common.output import show
 
 
 def runs(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from snugfit.cli.options import AllowCodeOption, BadRowsOption, JsonOption, RegistryOption
-from snugfit.cli.output import show
+from snugfit.cli.common.options import AllowCodeOption, BadRowsOption, JsonOption, RegistryOption
+from snugfit.cli.common.output import show
 from snugfit.display.activity import Activity
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from snugfit.cli.options import JsonOption, RunArgument
-from snugfit.cli.output import show
+from snugfit.cli.common.options import JsonOption, RunArgument
+from snugfit.cli.common.output import show
 
 track_app = typer.Typer(rich_markup_mode=None)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugfit.cli.many_runs import each_shown, end
-from snugfit.cli.options import (
+from snugfit.cli.common.many_runs import each_shown, end
+from snugfit.cli.common.options import (
     AllowCodeOption,
     JsonOption,
     OverrideArguments,
@@ -17,7 +17,7 @@ from snugfit.cli.options import (
     RecipeArgument,
     StopAfterOption,
 )
-from snugfit.cli.training import no_recipe, run_options, split
+from snugfit.cli.common.training import no_recipe, run_options, split
 from snugfit.display.activity import Activity
 from snugfit.errors import short_path
 
@@ -62,7 +62,7 @@ def tune(
         raise no_recipe("tune", " --search train.epochs=1..5")
     options = run_options(stop_after, quiet, plan=plan)
     with Activity("tune", "reading the recipe and the search …", quiet=quiet) as tell:
-        from snugfit.cli import recipes
+        from snugfit.cli.common import recipes
         from snugfit.recipe import located
         from snugfit.tools.tune import door
         from snugfit.tools.tune.search_space import read_file, read_options

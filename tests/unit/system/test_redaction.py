@@ -251,7 +251,7 @@ def test_a_long_text_without_secrets_stays(text: str) -> None:
 
 
 def test_no_outlet_of_a_run_shows_a_secret(tmp_path, capsys) -> None:
-    from snugfit.cli.output import refuse, show
+    from snugfit.cli.common.output import refuse, show
 
     secrets = {"note": f"https://me:SEC@RET@host failed with {TOKENS[0]}", "headers": {"X-Api-Key": "SECRET"}}
     seen: list[dict] = []

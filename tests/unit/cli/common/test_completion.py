@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from snugfit.cli import completion
+from snugfit.cli.common import completion
 from snugfit.planner.devices.data_sheets import SHEETS
 from snugfit.recipe.presets import presets
 from snugfit.techniques import discover

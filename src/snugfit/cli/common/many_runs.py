@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snugfit.cli.output import show
-from snugfit.cli.training import EXIT_CODES
+from snugfit.cli.common.output import show
+from snugfit.cli.common.training import EXIT_CODES
 from snugfit.errors import short_path
 
 if TYPE_CHECKING:

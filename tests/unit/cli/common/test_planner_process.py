@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from snugfit.cli.planner_process import PlannerProcess
+from snugfit.cli.common.planner_process import PlannerProcess
 from snugfit.planner import worker
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.run.call_options import RunOptions

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.cli.output import show
-from snugfit.cli.planner_process import PlannerProcess
-from snugfit.cli.recipes import say_code
+from snugfit.cli.common.output import show
+from snugfit.cli.common.planner_process import PlannerProcess
+from snugfit.cli.common.recipes import say_code
 from snugfit.display.activity import Activity
 from snugfit.errors import Interrupted, RunInterrupted, SettingError, UserError
 from snugfit.system.garbage import loading
@@ -113,7 +113,7 @@ def train_on_rows(
     Args:
         named: values of the options that name the task, the model and columns, by their settings.
     """
-    from snugfit.cli import recipes
+    from snugfit.cli.common import recipes
     from snugfit.cli.init import beginning_lines
     from snugfit.tools.init.door import begin_here
 

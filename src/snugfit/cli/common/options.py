@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from snugfit.cli import completion
+from snugfit.cli.common import completion
 
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run's folder: runs/agnews/20261121-0930-1a2b.")

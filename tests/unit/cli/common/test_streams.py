@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from snugfit.cli import main
-from snugfit.cli.streams import LastingStream, lasting_streams
+from snugfit.cli.common.streams import LastingStream, lasting_streams
 
 
 def test_what_is_written_to_a_pipe_that_nobody_reads_is_dropped() -> None:
