@@ -59,7 +59,7 @@ from snugfit.cli.track import track_app
 from snugfit.cli.tune import tune
 from snugfit.display.activity import Activity
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
-from snugfit.system.own_warnings import own_warnings
+from snugfit.system.messages import own_warnings
 from snugfit.system.processes import (
     end_with_parent,
     is_over,

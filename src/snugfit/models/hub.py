@@ -14,7 +14,7 @@ import torch
 from snugfit.errors import MissingExtra, ModelError
 from snugfit.models.folders import CONFIG, CONFIG_PREFIX, WEIGHTS, check_hub_reachable, find_folder
 from snugfit.models.transformers_import import import_transformers
-from snugfit.system.log_filters import importing_torchao
+from snugfit.system.messages import importing_torchao
 
 _T = TypeVar("_T")
 

@@ -13,7 +13,7 @@ from snugfit.report.story import Story, read_story, story_of
 from snugfit.results.run_folder import RunFolder
 from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
-from snugfit.system.own_warnings import own_warnings
+from snugfit.system.messages import own_warnings
 from snugfit.system.processes import this_world
 from snugfit.tracking.spool import Event, Spool, read_events, worked_seconds
 

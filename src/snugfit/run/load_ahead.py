@@ -13,7 +13,7 @@ from snugfit.errors import SnugfitWarning
 from snugfit.models.hub import bytes_here
 from snugfit.strategies.base import Strategy
 from snugfit.system.memory import available_bytes
-from snugfit.system.own_warnings import held_warnings
+from snugfit.system.messages import held_warnings
 from snugfit.system.rounding import fix_sums
 from snugfit.tasks import find
 

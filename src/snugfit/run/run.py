@@ -41,7 +41,7 @@ from snugfit.strategies.base import Strategy
 from snugfit.strategies.process_group import joined
 from snugfit.strategies.registry import strategy_of
 from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
-from snugfit.system.own_warnings import held_warnings
+from snugfit.system.messages import held_warnings
 from snugfit.system.processes import started_anew, this_world
 from snugfit.system.rounding import ADDRESSES, changes, sums_depend_on_addresses
 from snugfit.tasks.task import Task

@@ -35,7 +35,7 @@ from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import has_experts
 from snugfit.kit.quantized.frozen_linear import QuantisedLinear, in_stock_form, weights_unread
 from snugfit.kit.quantized.quantize import dequantise_, matched_by, quantised_parameters
-from snugfit.system.log_filters import silence_bitsandbytes
+from snugfit.system.messages import silence_bitsandbytes
 
 ADAPTER = "default"
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -19,7 +19,7 @@ from snugfit.kit.optimizers.blockwise import in_blocks, on_parts, part_of, parts
 from snugfit.kit.optimizers.library_optimizer import checked, eager, refuse_sparse, require
 from snugfit.kit.optimizers.low_bit_bitsandbytes import bitsandbytes_class
 from snugfit.kit.sharded_tensors import is_sharded, of_part, own_part, sharded_like
-from snugfit.system.log_filters import importing_torchao
+from snugfit.system.messages import importing_torchao
 
 
 def torchao_adamw(

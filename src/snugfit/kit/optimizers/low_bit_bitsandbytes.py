@@ -18,7 +18,7 @@ from snugfit.core.scalar_reads import is_fake
 from snugfit.kit.optimizers.blockwise import in_blocks, on_parts, part_of, parts_of, rows_of_blocks, spread
 from snugfit.kit.optimizers.library_optimizer import eager, refuse_sparse, require
 from snugfit.kit.sharded_tensors import is_sharded, of_part, own_part, sharded_like
-from snugfit.system.log_filters import silence_bitsandbytes
+from snugfit.system.messages import silence_bitsandbytes
 
 _BLOCK = 256
 """Elements of a block of bitsandbytes."""

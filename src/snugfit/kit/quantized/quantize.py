@@ -24,7 +24,7 @@ from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import QuantisedExperts, expert_weights
 from snugfit.kit.quantized.frozen_linear import QuantisedLinear, WeightFormat, in_stock_form
-from snugfit.system.log_filters import silence_bitsandbytes
+from snugfit.system.messages import silence_bitsandbytes
 
 _QUANTISED = (QuantisedLinear, QuantisedExperts)
 

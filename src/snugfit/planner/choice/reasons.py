@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:src/snugfit/planner/choice/why_chosen.py
-"""Why a plan was chosen, or none was: the choice, what else would do and what was refused, in words and as an answer has them."""
-========
 """Reasons of a choice, or of none: the plan, what else would do and what was refused, in words and as an answer has them."""
->>>>>>>> dd7606d3 (Why a plan was chosen is told in planner/choice/reasons, which was called search_answer):src/snugfit/planner/choice/reasons.py
 
 from __future__ import annotations
 

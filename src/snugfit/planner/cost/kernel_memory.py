@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
-from snugfit.system.log_filters import silence_profiler
+from snugfit.system.messages import silence_profiler
 
 _measured: dict[tuple[Hashable, ...], int] = {}
 

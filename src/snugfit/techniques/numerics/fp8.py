@@ -22,7 +22,7 @@ from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.patched_forward import replaced_forward, without_fast_path
 from snugfit.kit.precision.bf16_rounding import alternative, device_name, has_bf16
 from snugfit.kit.precision.product_rounding import lacks_capability
-from snugfit.system.log_filters import importing_torchao
+from snugfit.system.messages import importing_torchao
 
 CAPABILITY = (8, 9)
 """Of the first GPUs that multiply in fp8: Ada and Hopper."""

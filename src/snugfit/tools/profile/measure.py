@@ -34,7 +34,7 @@ from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.micro_batching import cut
 from snugfit.step.step import Step
-from snugfit.system.log_filters import silence_profiler
+from snugfit.system.messages import silence_profiler
 from snugfit.tools.planner_figures import Predicted
 from snugfit.tools.profile.labels import BETWEEN, Clock, both, in_trace, modules_in_trace
 from snugfit.tools.profile.limits import Measured, Occasional, advise, culprits, limits, verdict
