@@ -51,8 +51,8 @@ _FORWARD = 1 / 3
 _ALIKE_PASSES = 0.9
 """Of the seconds of the fastest passes, what those of other sets that compute in the same numbers, from weights of one format, take at least: by 5% they were seen to differ."""
 
-_ALIKE_STEPS = 0.35
-"""Of the seconds of the fastest step of one optimizer in one place, what those take at least whose weights have another format: 0.42 was seen."""
+_ALIKE_STEPS = 0.15
+"""Of the seconds of the fastest step of one optimizer in one place, what those take at least whose weights have another format: 0.18 was seen."""
 
 _NEAR = 2.0
 """Times the time that it would need up to which a finer plan may become the choice."""

@@ -12,13 +12,15 @@ Where the driver puts a new segment is not known: here each lies above all befor
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from snugfit.planner.cost.memory_blocks import Block, Pool, merged, split
-from snugfit.planner.cost.records import Trace
+from snugfit.planner.cost.records import Phase, Trace
 
 ROUNDING = 512
 SMALL_REQUEST = 1 << 20
@@ -37,7 +39,7 @@ class Reserved:
     """The memory of a stream of allocations, in bytes, under the names of `torch.cuda.memory_stats`.
 
     `peak_requested` is what was asked for, `peak_allocated` that with the rounding of blocks, `peak_reserved` what was taken of the
-    device; `requested`, `allocated` and `reserved` are there at the end.
+    device; `requested`, `allocated` and `reserved` are there at the end. `at_peak` counts tensors by their sizes when most was asked for.
     """
 
     peak_requested: int
@@ -46,6 +48,12 @@ class Reserved:
     requested: int
     allocated: int
     reserved: int
+    at_peak: Counter[int]
+
+    @property
+    def torn(self) -> int:
+        """Return the bytes that are taken of the device beyond what is asked for."""
+        return self.peak_reserved - self.peak_requested
 
 
 class AllocatorSettings(NamedTuple):
@@ -80,16 +88,27 @@ class AllocatorSettings(NamedTuple):
         return tuple(notes)
 
 
-def reserved_bytes(trace: Trace, device: str, *, expandable_segments: bool = False) -> Reserved:
-    """Return what the storages of `trace` on `device`, such as "cuda:0", make the allocator take of it; see `replay`."""
-    return replay(_changes(trace, device), expandable_segments=expandable_segments)
+def reserved_bytes(
+    trace: Trace, device: str, *, expandable_segments: bool = False, arriving: bool = True
+) -> Reserved:
+    """Return what the storages of `trace` on `device`, such as "cuda:0", make the allocator take of it; see `replay`.
+
+    Args:
+        arriving: whether what is made until all weights have their format and place counts; not where they come so.
+    """
+    return replay(_changes(trace, device, arriving), expandable_segments=expandable_segments)
 
 
-def _changes(trace: Trace, device: str) -> Iterator[tuple[int, int]]:
+def _changes(trace: Trace, device: str, arriving: bool) -> Iterator[tuple[int, int]]:
     """Yield what is allocated and freed on a device: storages, and beside the results of an operator what its kernel takes within."""
+    begin, left_out = 0, frozenset[int]()
+    if not arriving:
+        begin = next((op.event for op in trace.ops if op.place.phase is not Phase.SETUP), len(trace.events))
+        left_out = frozenset(-event - 1 for event in trace.events[:begin] if event < 0)
     taken: dict[int, int] = {}
     for op in trace.ops:
-        taken[op.event] = max(taken.get(op.event, 0), op.workspace if op.device == device else 0)
+        if op.event >= begin:
+            taken[op.event] = max(taken.get(op.event, 0), op.workspace if op.device == device else 0)
     workspace = 0
     for place, (number, storage, sign) in enumerate(trace.changes()):
         if workspace and place in taken:  # the next operator begins, which finds it free
@@ -98,7 +117,7 @@ def _changes(trace: Trace, device: str) -> Iterator[tuple[int, int]]:
         if workspace and sign < 0:
             yield from ((-1, workspace), (-1, -workspace))
             workspace = 0
-        if storage.device == device:
+        if storage.device == device and number not in left_out:
             yield number, sign * storage.bytes
     if workspace:
         yield from ((-1, workspace), (-1, -workspace))
@@ -117,12 +136,14 @@ def replay(changes: Iterable[tuple[int, int]], *, expandable_segments: bool = Fa
     """
     allocator = _Expandable() if expandable_segments else _Segments()
     blocks: dict[int, Block] = {}
-    requested = peak_requested = peak_allocated = peak_reserved = 0
-    for number, size in changes:
+    known = list(changes)
+    requested = peak_requested = peak_allocated = peak_reserved = most = 0
+    for place, (number, size) in enumerate(known):
         if size > 0:
             blocks[number] = allocator.allocate(size)
             requested += size
-            peak_requested = max(peak_requested, requested)
+            if requested > peak_requested:
+                peak_requested, most = requested, place
             peak_allocated = max(peak_allocated, allocator.allocated)
             peak_reserved = max(peak_reserved, allocator.reserved)
         elif size < 0:
@@ -135,7 +156,30 @@ def replay(changes: Iterable[tuple[int, int]], *, expandable_segments: bool = Fa
         requested,
         allocator.allocated,
         allocator.reserved,
+        Counter(_live(known[: most + 1]).values()),
     )
+
+
+def _live(changes: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Return the sizes of tensors that are there after these changes, by their numbers."""
+    live: dict[int, int] = {}
+    for number, size in changes:
+        if size > 0:
+            live[number] = size
+        elif size < 0:
+            del live[number]
+    return live
+
+
+def torn_beside(sizes: Mapping[int, int], times: int, *, expandable_segments: bool = False) -> int:
+    """Return the bytes that are taken of the device beyond what is asked for, where so many tensors of each size come, and come again.
+
+    >>> torn_beside({9 << 20: 2}, 10) >> 20  # in each segment of 20 MiB
+    20
+    """
+    each = [size for size, count in sizes.items() for _ in range(count)]
+    changes = enumerate(itertools.chain.from_iterable(itertools.repeat(each, times)))
+    return replay(changes, expandable_segments=expandable_segments).torn
 
 
 class _Segments:

@@ -98,6 +98,6 @@ def _on_line(one: Run, other: Run, share: float) -> Run:
     return replace(
         one,
         segments=segments,
-        reserved=one.reserved + (other.reserved - one.reserved) * share,
+        torn=one.torn + round((other.torn - one.torn) * share),
         doubt=max(one.doubt, other.doubt),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,21 +33,21 @@ _PASSES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
 class Run:
     """The pieces of a run, and what a prediction needs to know about them.
 
-    These are what the allocator takes for each byte of them, operators whose results had to be bounded, the
+    These are the bytes that the allocator takes of the device beyond what is asked of it, operators whose results had to be bounded, the
     parts of the model that was run, which may have had fewer blocks, the FLOP/s that the device reaches at
     most in the run's numbers, the share of the bytes that the run may need more, what else is to be said
-    of its memory, the most bytes that were asked of the allocator, and its blocks where they are streamed.
+    of its memory, its blocks where they are streamed, and tensors on the device by their sizes when most was asked for.
     """
 
     segments: list[Segment]
-    reserved: float
+    torn: int
     bounded: tuple[str, ...]
     parts: Parts
     peak_rate: float
     doubt: float = 0.0
     notes: tuple[str, ...] = ()
-    requested: int = 0
     streamed: Streamed | None = None
+    at_peak: Counter[int] = field(default_factory=Counter)
 
 
 def prediction_of(
@@ -76,9 +77,7 @@ def prediction_of(
     on_cpu = machine.type == "cpu"
     allocated, host = peak.bytes, max(each.host for each in counted) + _ahead_bytes(subject, machine)
     reserved = (
-        resident_bytes(allocated, machine.baseline)
-        if on_cpu
-        else round(allocated * run.reserved) + device.reserved
+        resident_bytes(allocated, machine.baseline) if on_cpu else allocated + run.torn + device.reserved
     )
     if _has_room_for_pages(device, reserved, update):
         update = [replace(each, costs=each.costs * _WITHOUT_PAGES) for each in update]

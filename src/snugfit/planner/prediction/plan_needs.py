@@ -19,7 +19,7 @@ from snugfit.errors import Untraceable
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answers.answer import Prediction
-from snugfit.planner.cost.allocator import reserved_bytes
+from snugfit.planner.cost.allocator import Reserved, replay, reserved_bytes, torn_beside
 from snugfit.planner.cost.records import Op, Trace
 from snugfit.planner.cost.recurrent import note
 from snugfit.planner.cost.roofline import Costs, peak_rate, pricing
@@ -300,7 +300,7 @@ class Planner:
             ]:
                 raise NotLinear("a third depth is not what two of them tell")
         segments = stretch(one.segments, two.segments, Axis("block", base, wanted, period, blocks.start))
-        return replace(two, segments=segments, reserved=_reserved_deep(one, two, (wanted - base) / period))
+        return replace(two, segments=segments, torn=self._torn_deep(one, two, (wanted - base) // period - 1))
 
     def _run_once(
         self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
@@ -333,17 +333,17 @@ class Planner:
         pieces = cut(trace, machine.type, self._costs[kind])
         copy = next(iter(copies_of_blocks(trace.ops, trace.parts)), None)
         weights, packed = trace.parts.frozen_block
-        requested, reserved = self._reserved(trace)
+        reserved = self._reserved(trace, arriving=not self.subject.loaded_so(techniques))
         return Run(
             pieces,
-            reserved / max(1, requested),
+            reserved.torn,
             trace.bounded,
             trace.parts,
             peak_rate(trace.ops, machine.device, tf32),
             doubt(trace.ops),
             note(trace.ops),
-            requested,
             None if copy is None else Streamed(weights, 0 if kind[1] else packed, self._costs[kind](copy)),
+            reserved.at_peak,
         )
 
     def _of_depth(self, depth: int | None) -> nn.Module:
@@ -353,24 +353,19 @@ class Planner:
             self._models[depth] = shortened(self._models[None], self.blocks, depth)
         return self._models[depth]
 
-    def _reserved(self, trace: Trace) -> tuple[int, int]:
-        """Return the most bytes that are asked of the allocator, and the most that it takes of the device."""
+    def _reserved(self, trace: Trace, arriving: bool) -> Reserved:
+        """Return what the allocator takes of the device; nothing where there is none."""
         if self.machine.type == "cpu":
-            return 1, 1
-        replayed = reserved_bytes(
-            trace, self.machine.type, expandable_segments=self.machine.expandable_segments
-        )
-        return replayed.peak_requested, replayed.peak_reserved
+            return replay(())
+        expandable = self.machine.expandable_segments
+        return reserved_bytes(trace, self.machine.type, expandable_segments=expandable, arriving=arriving)
 
+    def _torn_deep(self, one: Run, two: Run, periods: int) -> int:
+        """Return the bytes that the allocator takes beyond what is asked of it, with so many periods of blocks more than the second run has.
 
-def _reserved_deep(one: Run, two: Run, periods: float) -> float:
-    """Return how much the allocator takes for each byte in a run of so many periods of blocks more than the first one's.
-
-    As in the deeper run, or where what each block takes tells more, such as of what lies torn between blocks, as that does.
-    """
-    blocks = two.requested - one.requested
-    if blocks <= 0:
-        return two.reserved
-    reserved = [run.reserved * run.requested for run in (one, two)]
-    whole = reserved[0] + periods * (reserved[1] - reserved[0])
-    return max(two.reserved, whole / (one.requested + periods * blocks))
+        What lies torn where tensors come and go is as much beside many blocks as beside few: what one of them leaves, the next one takes.
+        What each of them keeps leaves rests of segments, which no other fits in.
+        """
+        of_period = two.at_peak - one.at_peak
+        more = torn_beside(of_period, periods, expandable_segments=self.machine.expandable_segments)
+        return max(one.torn, two.torn) + more

@@ -195,7 +195,7 @@ def test_settings_are_read_as_torch_reads_them(
 def test_a_plan_reserves_by_the_machines_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
-    def reserved(trace: Any, device: str, *, expandable_segments: bool) -> Any:
+    def reserved(trace: Any, device: str, *, expandable_segments: bool, arriving: bool) -> Any:
         asked.append(expandable_segments)
         return replay([(0, MIB)])
 
@@ -205,8 +205,26 @@ def test_a_plan_reserves_by_the_machines_setting(monkeypatch: pytest.MonkeyPatch
         planner.machine = Machine(
             find_device("h100"), find_device("cpu"), "cuda", expandable_segments=setting
         )
-        planner._reserved(Trace.__new__(Trace))
+        planner._reserved(Trace.__new__(Trace), arriving=True)
     assert asked == [False, True]
+
+
+def test_what_is_gone_before_weights_that_come_in_their_format_are_there_takes_nothing() -> None:
+    """Two weights are cast on their way where they do not come so, of which the second finds the room of the first one's source."""
+    setup, forward = (Place(0, phase, 0, 0, "", -1) for phase in (Phase.SETUP, Phase.FORWARD))
+    ops = [
+        Op("to", setup, "cuda:0", torch.float32, 0, 0, 0, 1, workspace=400 * MIB),
+        Op("to", setup, "cuda:0", torch.float32, 0, 0, 0, 4),
+        Op("mm", forward, "cuda:0", torch.float32, 0, 0, 0, 6),
+    ]
+    storages = [Storage(size * MIB, "cuda:0", 0) for size in (200, 100, 200, 100, 60)]
+    trace = Trace(ops, storages, [1, 2, -1, 3, 4, -3, 5])
+    cast, there = (reserved_bytes(trace, "cuda:0", arriving=arriving) for arriving in (True, False))
+    assert (cast.peak_requested, there.peak_requested, there.peak_reserved) == (
+        700 * MIB,
+        260 * MIB,
+        260 * MIB,
+    )
 
 
 def test_what_a_kernel_takes_within_stands_beside_its_results_and_what_is_freed_after_it() -> None:

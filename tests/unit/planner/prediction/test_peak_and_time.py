@@ -14,13 +14,14 @@ from torch import nn
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.planner.cost import roofline
-from snugfit.planner.cost.records import Parts, Phase
+from snugfit.planner.cost.records import Phase
 from snugfit.planner.cost.roofline import combined
 from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.prediction import plan_needs
-from snugfit.planner.prediction.peak_and_time import Run, _ahead_bytes, _before_and_after_waiting
+from snugfit.planner.prediction.peak_and_time import _ahead_bytes, _before_and_after_waiting
 from snugfit.planner.prediction.plan_needs import Planner
+from snugfit.planner.target import Target, machine_of
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.planner.trace.segments import ROLES, Key, Segment
 from snugfit.techniques import find
@@ -125,13 +126,39 @@ def test_nothing_that_came_before_runs_beside_what_the_host_does_after_it_has_wa
     assert (combined(passes, gpu), combined(rest, gpu)) == (16.0, 8.0)
 
 
-def test_what_each_block_leaves_torn_counts_for_all_blocks() -> None:
-    def run(requested: int, reserved: int) -> Run:
-        return Run([], reserved / requested, (), Parts(), 1.0, requested=requested)
+class _Reader(nn.Module):
+    """Blocks with activations of several sizes, which tear the memory of a device."""
 
-    one, two = run(1000, 1200), run(1100, 1400)
-    assert plan_needs._reserved_deep(one, two, 10) == pytest.approx(3200 / 2000)
-    assert plan_needs._reserved_deep(one, run(1100, 1210), 10) == pytest.approx(
-        1.1
-    )  # as in the deeper one, at least
-    assert plan_needs._reserved_deep(one, run(1000, 1300), 10) == pytest.approx(1.3)
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(768), nn.Linear(768, 3000), nn.GELU(), nn.Linear(3000, 768))
+            for _ in range(depth)
+        )
+        self.head = nn.Linear(768, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            inputs = inputs + block(inputs)
+        scores: torch.Tensor = self.head(inputs)
+        return scores
+
+
+@pytest.mark.parametrize("names", [("adamw",), ("adamw", "recompute"), ("adamw", "bf16", "chunked_loss")])
+@pytest.mark.parametrize("depth", [24, 40])
+def test_what_the_allocator_takes_beside_many_blocks_is_told_by_few(
+    names: tuple[str, ...], depth: int
+) -> None:
+    """Most of it are the rests of segments of 20 MiB, in each of which two weights of 9 MiB lie."""
+    window = Batch.of((torch.zeros(3000, 768), torch.zeros(3000, dtype=torch.int64)))
+    techniques = tuple(find(name).example() for name in names)
+    subject = Subject(lambda: _Reader(depth), window, Job.of(global_batch=3000, updates=2), 3000, techniques)
+    plan = Plan(device="cuda", micro_batch=1500)
+    with machine_of(Target(device="rtx4090")) as machine:
+        told, whole = (
+            Planner(subject, machine, whole=whole).predict(plan, techniques) for whole in (False, True)
+        )
+    beside = [each.reserved_bytes - each.peak_bytes - machine.device.reserved for each in (told, whole)]
+    assert told.peak_bytes == whole.peak_bytes
+    assert beside[1] > 0.08 * whole.peak_bytes
+    assert beside[0] == pytest.approx(beside[1], abs=0.01 * whole.peak_bytes)
