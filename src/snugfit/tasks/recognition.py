@@ -166,6 +166,7 @@ class Recognition:
         model: package.module:function of the model, where the source has it.
         settings: others of the recipe.
         comments: of settings, by their whole names, in place of what the settings mean in general.
+        notes: what to know of the source before a run.
     """
 
     data: Mapping[str, Any]
@@ -175,6 +176,7 @@ class Recognition:
     model: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     comments: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def columns_of(value: Any) -> tuple[str, ...]:

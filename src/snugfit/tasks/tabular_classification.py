@@ -67,6 +67,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             **columns.comments,
             **comment,
         },
+        notes=columns.notes,
     )
 
 

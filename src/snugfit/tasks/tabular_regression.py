@@ -74,6 +74,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             **columns.comments,
             **comment,
         },
+        notes=columns.notes,
     )
 
 

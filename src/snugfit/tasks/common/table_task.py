@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.data.splits.hold_out import columns_in
-from snugfit.data.tables.table_cells import holds_dates, holds_numbers, is_gap, names_each_row, parsed_cell
+from snugfit.data.tables.table_cells import (
+    as_plain_numbers,
+    holds_dates,
+    holds_numbers,
+    is_gap,
+    names_each_row,
+    parsed_cell,
+    written_number,
+)
 from snugfit.errors import SettingError
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recognition import Rows, columns_of
@@ -175,11 +183,16 @@ def table_inference(
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a file that can be learned from, those that cannot, and those that rows are held out by."""
+    """The columns of a file that can be learned from, those that cannot, and those that rows are held out by.
+
+    Args:
+        notes: of those that cannot for how they are written, and could otherwise.
+    """
 
     useful: Sequence[str]
     useless: Sequence[str] = ()
     held_out_by: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     @property
     def counted(self) -> str:
@@ -209,7 +222,16 @@ def usable_columns(rows: Rows, label: str, data: Mapping[str, Any]) -> Columns:
     by = columns_in(data.get("validation"))
     others = [column for column in rows.columns if column not in (label, *by)]
     useful = [column for column in others if _is_useful(rows, column)]
-    return Columns(useful, [column for column in others if column not in useful], by)
+    useless = [column for column in others if column not in useful]
+    return Columns(useful, useless, by, [*filter(None, (_note(rows, column) for column in useless))])
+
+
+def _note(rows: Rows, column: str) -> str | None:
+    """Return what to do for a column that is left out for its decimal commas or separated thousands; None for another."""
+    if (number := written_number(rows.values(column))) is None:
+        return None
+    what, remedy = as_plain_numbers(column, number)
+    return f"{what}, and is left out. {remedy}"
 
 
 def _is_useful(rows: Rows, column: str) -> bool:

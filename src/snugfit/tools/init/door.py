@@ -425,7 +425,7 @@ def _tree(
     name: str, card: Card, place: Source, recognition: Recognition, folder: Path
 ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """Return the recipe's settings but for the model and what is learned by, comments, and notes."""
-    comments, notes = dict(recognition.comments), []
+    comments, notes = dict(recognition.comments), list(recognition.notes)
     data: dict[str, Any] = {"train": place.name or shown_path(place.path, folder)}
     data["validation"] = shown_path(place.validation, folder) if place.validation else 0.1
     data |= recognition.data

@@ -693,6 +693,18 @@ def test_numbers_that_are_written_with_separators_are_said_to_be_texts(
         begin("prices.csv", overrides)
 
 
+def test_columns_that_are_left_out_for_their_decimal_commas_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = (f"{each % 9},{each * 37 % 101};{'uvw'[each % 3]};{'ab'[each % 2]}\n" for each in range(80))
+    Path("sizes.csv").write_text("size;kind;class\n" + "".join(rows))
+    made = begin("sizes.csv")
+    assert "columns: [kind]" in made.recipe.read_text()
+    note = "column 'size' holds numbers that are read as texts, such as 0,0, and is left out. Write them with digits and a point"
+    assert note in "".join(made.notes)
+
+
 def test_a_row_without_labels_is_learned_where_it_may_have_any_number_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
