@@ -72,7 +72,10 @@ class WindowCompute:
         totals: Totals | None = None
         nonfinite_counts: list[Tensor] = []
         host = NOTHING if step.seams.sums is None else step.seams.sums.taking()
-        with phase("pass"), step.one_pass(), host:
+        # hooks of the user's own see a gradient when it is true
+        late = bool(step.hooks_behind) and step.seams.sums is None and not (alone and factor == 1.0)
+        held = step.hooks_behind.held_back() if late else NOTHING
+        with phase("pass"), step.one_pass(), held, host:
             for number, (part, counts) in enumerate(self._micro_batches(passes)):
                 last = number == len(passes) - 1
                 with step.strategy.accumulate(step.model, last), step.seams.modules(part):
@@ -85,7 +88,9 @@ class WindowCompute:
                     # from the terms themselves: their gradient is known, and a reduction in the graph costs time
                     if last and self.take is not None:
                         totals = self._totals(sums, weights, step.strategy.add_up)
-                        nonfinite_counts = self._handed(self.take, terms, divisor, alone, totals, factor)
+                        nonfinite_counts = self._handed(
+                            self.take, terms, divisor, alone, totals, factor, late
+                        )
                         break
                     if last and step.exchange is not None:
                         totals = self._totals(sums, weights, step.strategy.add_up)
@@ -100,6 +105,9 @@ class WindowCompute:
         if self.take is None and not (alone and factor == 1.0):  # else each was divided as it came
             share = self._share(alone, weight, factor)
             _divide(gradients, share if step.seams.sums is None else step.seams.sums.factor(share))
+            if late:
+                step.hooks_behind.call_all()
+                gradients = gradients_of(step.bearers)  # a hook may put another in the place of one
         outcome = self._outcome(loss_sum, weight, _divisor(weight), gradients, nonfinite_counts)
         return outcome if rows is None else replace(outcome, rows=rows)
 
@@ -312,8 +320,12 @@ class WindowCompute:
         alone: bool,
         totals: Totals,
         factor: float,
+        late: bool,
     ) -> list[Tensor]:
         """Return the last backward, which gives each parameter to `take`; one scalar each that is above 0 where it was not finite.
+
+        Args:
+            late: hooks of the user's own are held back until a gradient is whole.
 
         Waits for the device, to know that the window's loss is one to learn from.
         """
@@ -334,6 +346,9 @@ class WindowCompute:
             left.discard(parameter)
             gradients = gradients_of([parameter])
             _divide(gradients, share)
+            if late:
+                step.hooks_behind.call(parameter)
+                gradients = gradients_of([parameter])
             nonfinite_counts.append(count_nonfinite(gradients, step.device))
             step.handed = True
             take(parameter)

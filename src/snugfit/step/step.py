@@ -42,7 +42,7 @@ from snugfit.step.micro_batching import (
 )
 from snugfit.step.model_checks.attention_masks import AttentionMasks
 from snugfit.step.model_checks.changed_inputs import Inputs
-from snugfit.step.model_checks.gradient_hooks import GradientHooks
+from snugfit.step.model_checks.gradient_hooks import GradientHooks, HooksBehind
 from snugfit.step.model_checks.input_errors import check_inputs
 from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.model_checks.padding import Padding
@@ -174,6 +174,7 @@ class Step:
             self.strategy.exchange_by(self.exchange)
         self.model = self.strategy.wrap(model)
         self.parameters = list(model.parameters())
+        self.hooks_behind = HooksBehind(self.parameters)
         check_trains(self.parameters, techniques)
         place = device or self.strategy.device or self.parameters[0].device
         self.device = torch.empty(0, device=place).device  # with its number
@@ -483,7 +484,7 @@ class Step:
             if self._is_split(window):
                 window = self.splittable(window)
                 if self._hooks is not None and is_in_micro_batches(self, window):
-                    self._hooks.check_split()
+                    self._hooks.check_split(on_host=self.seams.sums is not None)
             with phase("techniques"):
                 if self._changes_windows:
                     window = self.transformed(window)

@@ -19,6 +19,7 @@ from snugfit.core.progress import Progress
 from snugfit.core.technique import BatchLoss, Stateful
 from snugfit.kit.buffers import AtFirst
 from snugfit.step.model_checks.changed_inputs import Inputs
+from snugfit.step.model_checks.gradient_hooks import HooksBehind
 from snugfit.step.reported_means import ReportedMeans
 from snugfit.strategies.base import Strategy
 
@@ -99,6 +100,7 @@ class WindowStep(ForwardStep, Protocol):
     has_batch_norm: bool
     exchange: Exchange | None
     reported_means: ReportedMeans
+    hooks_behind: HooksBehind
     plain: bool
     largest: int
     group: int
