@@ -28,6 +28,7 @@ from snugfit.kit.phases import phase
 from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_window
 from snugfit.step.micro_batching import cut
 from snugfit.step.model_checks.row_outputs import join_outputs
+from snugfit.step.model_checks.type_clashes import check_types
 from snugfit.step.step_views import WindowStep
 from snugfit.step.torch_wrappers import backward
 from snugfit.system.device_copies import scalar_like
@@ -304,8 +305,12 @@ class WindowCompute:
 
     def _terms_of(self, part: Batch, counts: bool) -> LossTerms:
         """Return the loss of a micro-batch; of one that does not count, with weights of 0."""
-        outputs = self.step.forward(part)
-        terms = self.loss(outputs, part)
+        try:
+            outputs = self.step.forward(part)
+            terms = self.loss(outputs, part)
+        except RuntimeError as error:
+            check_types(error, self.step.model, self.step.device)
+            raise
         self.step.reported_means.add_outputs(outputs, part.data, counts)
         if not counts:
             terms = replace(terms, weights=torch.zeros_like(terms.values))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,10 +14,25 @@ from torch import Tensor, nn
 from snugfit.core.batch import LABELS
 from snugfit.core.tree import leaves
 from snugfit.errors import DataError
+from snugfit.step.model_checks.type_clashes import OF_TYPES
 
+_WORDS = defaultdict(
+    str,
+    {
+        torch.float64: "Double",
+        torch.float32: "Float",
+        torch.float16: "Half",
+        torch.bfloat16: "BFloat16",
+        torch.int64: "Long",
+        torch.int32: "Int",
+        torch.int16: "Short",
+        torch.int8: "Char",
+        torch.uint8: "Byte",
+        torch.bool: "Bool",
+    },
+)
+"""Types as torch's messages write them; others have none."""
 _OWN_FORWARD = "forward=lambda model, batch: model(…)"
-_OF_TYPES = ("dtype", "scalar type")
-"""Words of torch about operands of two types."""
 
 
 def check_inputs(
@@ -40,7 +57,7 @@ def check_inputs(
                     f"the model's forward gets {_described(value)} as {name}, and fails: {error}",
                     "Return a tensor from the data set, such as torch.tensor(values), or give a collate function that makes one.",
                 ) from error
-    if any(words in str(error) for words in _OF_TYPES):
+    if any(words in str(error) for words in OF_TYPES):
         _check_types(error, model, given)
 
 
@@ -71,7 +88,7 @@ def _check_types(error: Exception, model: nn.Module, given: list[tuple[str, Any]
     floating = (each.dtype for each in model.parameters() if each.is_floating_point())
     own = next(floating, torch.float32)
     for name, tensor in _tensors(given):
-        if tensor.is_complex() or tensor.dtype == own:
+        if tensor.is_complex() or tensor.dtype == own or not _is_named(tensor.dtype, error):
             continue
         given_type, weights = (str(each).removeprefix("torch.") for each in (tensor.dtype, own))
         raise DataError(
@@ -79,6 +96,11 @@ def _check_types(error: Exception, model: nn.Module, given: list[tuple[str, Any]
             f"{name} is in {given_type}, and the model's weights in {weights}: {error}",
             f"Return it in {weights} from the data set, as .to(torch.{weights}) makes it.",
         ) from error
+
+
+def _is_named(dtype: torch.dtype, error: Exception) -> bool:
+    """Return whether torch's message about two types names this one, as its own words do: tokens beside weights are not at fault for others."""
+    return _WORDS[dtype] in re.findall(r"\w+", str(error))
 
 
 def _tensors(given: list[tuple[str, Any]]) -> Iterator[tuple[str, Tensor]]:
