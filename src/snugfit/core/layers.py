@@ -98,11 +98,9 @@ def odd_layers(model: nn.Module) -> dict[str, str]:
     reasons: dict[str, str] = {}
     for name, module in model.named_modules():
         if _computes_weight(module):
-            reasons[name] = (
-                "computes its weight anew in each forward, which what is merged into it would not outlast"
-            )
+            reasons[name] = "computes its weight anew in each forward, which no change of it would outlast"
         elif _has_own_forward(module):
-            reasons[name] = "has a forward of its own, which an adapter beside it does not go through"
+            reasons[name] = "has a forward of its own, which no layer beside it or in its place goes through"
     return reasons
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from snugfit.core.layers import (
     stock_heads,
     unsuitable,
 )
-from snugfit.errors import MissingExtra, SettingError
+from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 from snugfit.kit.mapped_tensors import set_aside_
 from snugfit.kit.module_patterns import find_modules
 from snugfit.kit.placement import host_copy
@@ -53,6 +54,7 @@ def quantise_(model: nn.Module, format: WeightFormat, skip: Sequence[str], techn
                 layer.bias.requires_grad_(True)
             replace_module(model, name, layer.train(module.training))
     _leave_bitsandbytes(model)
+    _warn_of_whole_layers(model, skip, technique)
     for name in quantisable(model, skip, technique):
         replace_module(model, name, _quantised(model.get_submodule(name), format))
     for module, name in _experts(model, skip, technique):
@@ -83,6 +85,30 @@ def quantisable(model: nn.Module, skip: Sequence[str], technique: str) -> list[s
         if name not in reasons and not matched_by(left, name)
         if model.get_submodule(name) not in whole
     ]
+
+
+def _warn_of_whole_layers(model: nn.Module, skip: Sequence[str], technique: str) -> None:
+    """Warn of linear layers that stay whole though nobody says so: those whose weight is more than theirs alone."""
+    left = _left_whole(model, skip, technique)
+    heads = (output_layer(model), last_linear(model))
+    reasons = {
+        name: reason
+        for name, reason in unsuitable(model).items()
+        if _is_linear(module := model.get_submodule(name)) and not matched_by(left, name)
+        if module not in heads
+    }
+    if reasons:
+        first, reason = next(iter(reasons.items()))
+        those = f"'{first}' and {len(reasons) - 1} more stay" if len(reasons) > 1 else f"'{first}' stays"
+        warnings.warn(
+            f"{technique}: {those} whole: '{first}' {reason}. What is to stay so unsaid is named in {technique}.skip.",
+            SnugfitWarning,
+            stacklevel=3,
+        )
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or is_conv1d(module)
 
 
 def _left_whole(model: nn.Module, skip: Sequence[str], technique: str) -> list[str]:
