@@ -13,6 +13,7 @@ from snugfit.step.micro_batching import BATCH_NORM
 from snugfit.units import counted
 
 _MOST_NAMED = 3
+_WHOLE = "recompute may make them fit"
 
 
 class MovingBuffers:
@@ -29,7 +30,7 @@ class MovingBuffers:
     >>> watch = MovingBuffers(model)
     >>> _ = model(torch.ones(4, 2))
     >>> watch.message()
-    "each forward moves the buffer 'mean', and micro-batches are as many forwards: where the model computes with it, their size is part of what is learned"
+    "each forward moves the buffer 'mean', and micro-batches are as many forwards: where the model computes with it, their size is part of what is learned. Take windows whole where that matters: recompute may make them fit"
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -39,7 +40,9 @@ class MovingBuffers:
     def message(self) -> str | None:
         """Return what there is to say of a size of micro-batches that is learned from; None where it is not. Waits for the device."""
         if any(takes_statistics(module) for module in self._model.modules()):
-            return BATCH_NORM
+            return (
+                f"{BATCH_NORM}. Add ghost_batch_norm, with which it is not, or take windows whole: {_WHOLE}"
+            )
         moved = [
             name
             for name, buffer in _state_buffers(self._model)
@@ -53,7 +56,8 @@ class MovingBuffers:
         one = len(moved) == 1
         return (
             f"each forward moves the {'buffer' if one else 'buffers'} {listed}, and micro-batches are as many forwards: where the model "
-            f"computes with {'it' if one else 'them'}, their size is part of what is learned"
+            f"computes with {'it' if one else 'them'}, their size is part of what is learned. "
+            f"Take windows whole where that matters: {_WHOLE}"
         )
 
 

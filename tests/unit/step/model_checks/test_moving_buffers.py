@@ -60,6 +60,7 @@ def test_a_run_in_micro_batches_says_that_their_size_is_learned_from(
 ) -> None:
     (line,) = _lines(made(), 4)
     assert line.startswith(said)
+    assert ("ghost_batch_norm" in line) is (made is _normed) and "windows whole" in line
     assert _lines(made(), None) == []
 
 
