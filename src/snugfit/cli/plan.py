@@ -213,7 +213,10 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
     from snugfit.recipe.load import read_file
     from snugfit.recipe.strict_yaml import Places
 
-    read_file(Path(path), Places(path))  # a mistake in the file is said before libraries are loaded for it
+    if not Path(path).is_fifo():  # what comes by a pipe is read once
+        read_file(
+            Path(path), Places(path)
+        )  # a mistake in the file is said before libraries are loaded for it
     with ExitStack() as stack:
         watch = stack.enter_context(search_line())
         worker = Worker(not asked.probe, watch, best_so_far=True)  # loads its libraries while we load ours

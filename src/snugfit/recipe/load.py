@@ -39,6 +39,7 @@ REGISTERED = "models:/"
 BeforeLibraries = Callable[[], object]
 """What is done when a recipe was looked at as far as that needs no heavy library."""
 
+_DESCRIPTORS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 _ONE_OR_MORE = ("text", "label_columns", "columns", "categories", "series", "known", "past")
 """Settings of `data` that take one name, or a list of names."""
 
@@ -70,7 +71,7 @@ def load_recipe(
         tree,
         overrides,
         places,
-        folder=path.absolute().parent,
+        folder=_folder_of(path),
         name=path.stem,
         allow_code=allowed,
         rows_here=rows_here,
@@ -223,6 +224,12 @@ def _rows_given(path: Path) -> SettingError:
         "is a file of rows, and a recipe is expected",
         f"Have a recipe written for it: snugfit init {path}. Or train without one: snugfit train --data {path}",
     )
+
+
+def _folder_of(path: Path) -> Path:
+    """Return the folder that a recipe's paths begin in: where the command is given for one that comes by a descriptor, such as a pipe."""
+    folder = path.absolute().parent
+    return Path.cwd() if folder in _DESCRIPTORS else folder
 
 
 def _absolute(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:

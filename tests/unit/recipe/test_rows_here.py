@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +117,14 @@ def test_of_a_large_file_whole_lines_of_the_beginning_are_read_and_one_of_json_i
     rows.write_text('{"a": 1}\n' * 200_000)  # a column may begin anywhere in it
     assert read_beginning(rows, setting="data.train") is None
     assert read_beginning("hf://a/b", setting="data.train") is None
+
+
+def test_a_recipe_by_a_pipe_names_files_of_the_folder_where_the_command_is_given(here: Path) -> None:
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, TABLE.encode())
+        os.close(writing)
+        recipe = load_recipe(f"/dev/fd/{reading}")
+    finally:
+        os.close(reading)
+    assert recipe.folder == here and recipe.data.train == str(here / "rows.csv")
