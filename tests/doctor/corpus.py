@@ -79,11 +79,16 @@ AT_ANOTHER_LINE = {
     "critic_stays_frozen": "reported where the optimizer is made, not where its parameters are frozen",
     "heads_by_view": "reported where the statement begins, not where it ends",
     "mixup_two_orders": "reported where the loss gets what was mixed, not where it is mixed",
-    "dice_of_raw_scores": "reported where the loss is differentiated, not where it is computed",
     "mask_after_softmax": "reported where the weights are multiplied, not where they are masked",
     "scheduler_for_optimizer": "reported where the optimizer is made, not where it is left out",
     "teacher_distils_itself": "reported where the divergence is added, not where it is computed",
-    "wgan_parenthesis": "reported where the loss is differentiated, not where it is computed",
+    "bce_after_sigmoid": "reported where forward() takes the sigmoid, not where the loss takes it again",
+    "dqn_targets": "reported where the targets are computed, not where the loss gets them",
+    "log_of_zero": "reported where the logarithm is taken, not where it is differentiated",
+    "policy_gradient_corridor": "reported where forward() takes the softmax, not where it is taken again",
+    "prices_notebook": "reported where the targets are made, not where the loss gets them",
+    "range_test_kept": "reported where the test of the rate is run, not where the training's optimizer is made",
+    "unet_cells": "reported where the data set makes floats of bytes, not where the model gets them",
     "seq_tagging_wrong_axis": "reported where the argmax is taken, not where its result is compared",
 }
 """Faults that are found, and reported at another line than the marked one."""

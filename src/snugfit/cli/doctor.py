@@ -224,7 +224,7 @@ def _print(findings: Sequence[Finding]) -> None:
     for finding in findings:
         where = f"  ({finding.where})" if finding.where else ""
         print(f"{finding.certainty:<14}{finding.pitfall}: {finding.what}{where}")
-        for line in finding.evidence:
+        for line in finding.details:
             print(f"{'':<14}- {line}")
         for line in finding.fix.splitlines():
             print(f"{'':<14}> {line}")

@@ -31,6 +31,7 @@ class Finding:
         where: file and line, parameter, column, or setting.
         evidence: what was seen: numbers, names, lines of code.
         fix: what to write instead, as code where that says it best.
+        way: of a script, up to three of its lines, from the one that causes it, `where`, to the one at which it was seen; empty where both are one.
     """
 
     pitfall: str
@@ -39,6 +40,19 @@ class Finding:
     where: str = ""
     evidence: tuple[str, ...] = ()
     fix: str = ""
+    way: tuple[str, ...] = ()
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """Return what is said of it below its sentence: the way from where it is caused to where it was seen, and what was seen.
+
+        >>> Finding("shifted_labels", Certainty.CERTAIN, "alike", "data.py:8", way=("data.py:8", "train.py:5", "train.py:9")).details
+        ('caused at data.py:8, by way of train.py:5, seen at train.py:9',)
+        """
+        if not self.way:
+            return self.evidence
+        between = "".join(f", by way of {each}" for each in self.way[1:-1])
+        return f"caused at {self.way[0]}{between}, seen at {self.way[-1]}", *self.evidence
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -65,7 +65,7 @@ def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:
 
 
 def _finding(finding: Finding) -> str:
-    evidence = "".join(f"<li>{breakable(each)}</li>" for each in finding.evidence)
+    evidence = "".join(f"<li>{breakable(each)}</li>" for each in finding.details)
     where = f"<code>{breakable(finding.where)}</code> · " if finding.where else ""
     return (
         f'<div class=finding><div class="grade {finding.certainty.name.lower()}">{finding.certainty}</div><div>'

@@ -12,7 +12,7 @@ model = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for _epoch in range(3):
     for rows in torch.randperm(256).split(32):
-        penalty = sum(each.data.abs().sum() for each in model.parameters())
+        penalty = sum(each.data.abs().sum() for each in model.parameters())  # <- here
         loss = nn.functional.mse_loss(model(inputs[rows]), outputs[rows]) + 1e-3 * penalty  # <- here
         optimizer.zero_grad()
         loss.backward()

@@ -12,7 +12,7 @@ model = nn.Sequential(backbone, head)
 optimizer = torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()), lr=1e-2)  # <- here
 for update in range(8):
     if update == 4:
-        backbone.requires_grad_(True)
+        backbone.requires_grad_(True)  # <- here
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(torch.randn(16, 6)), torch.randint(0, 2, (16,))).backward()
     optimizer.step()

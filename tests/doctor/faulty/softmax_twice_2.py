@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(7, 12), nn.ReLU(), nn.Linear(12, 1), nn.Sigmoid())
+model = nn.Sequential(nn.Linear(7, 12), nn.ReLU(), nn.Linear(12, 1), nn.Sigmoid())  # <- here
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for _ in range(6):
     inputs = torch.randn(20, 7)

@@ -9,7 +9,7 @@ torch.manual_seed(0)
 inputs = torch.randn(256, 6)
 outputs = inputs[:, :1] - inputs[:, 1:2]
 model = nn.Linear(6, 1)
-criterion = nn.L1Loss(reduction="sum")
+criterion = nn.L1Loss(reduction="sum")  # <- here
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
 for epoch in range(3):
     for rows in torch.randperm(256).split(64):

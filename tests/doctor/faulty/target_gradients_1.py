@@ -11,7 +11,7 @@ optimizer = torch.optim.Adam(value.parameters(), lr=1e-3)
 for _ in range(12):
     states = torch.rand(20, 3)
     rewards, following = states.sum(1), states * 0.9
-    targets = rewards + 0.9 * value(following).squeeze(-1)
+    targets = rewards + 0.9 * value(following).squeeze(-1)  # <- here
     loss = nn.functional.mse_loss(value(states).squeeze(-1), targets)  # <- here
     optimizer.zero_grad()
     loss.backward()

@@ -20,7 +20,7 @@ for it in range(60):
     nxt = torch.randn(32, 4)
     with torch.no_grad():
         target = reward + 0.9 * critic(body(nxt)).squeeze(-1)
-    adv = target - value
+    adv = target - value  # <- here
     adv = (adv - adv.mean()) / (adv.std() + 1e-8)
     pl = -(dist.log_prob(action) * adv).mean()  # <- here
     vl = nn.functional.mse_loss(value, target)

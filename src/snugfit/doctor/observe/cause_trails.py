@@ -1,26 +1,16 @@
-"""Lines that decide what a finding is about, followed back through a script's source from the line at which it was seen."""
+"""Statements that take rows which are scored, scale them, or take their targets, followed back through a script's source from where that was seen."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from snugfit.doctor.observe.library_lines import (
-    line_of_shared_transform,
-    line_of_unscaled_loss,
-    line_that_cuts,
-    line_that_keeps,
-    line_that_pads_labels,
-)
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.made_lines import lines_of_making
 from snugfit.doctor.observe.run_events import ScaledAlone
-from snugfit.doctor.observe.script_events import Forward, GraphKept, LabelColumn
-from snugfit.doctor.observe.script_syntax import last_name, syntax_of
-from snugfit.doctor.observe.text_events import Labels, MaskedTokens
+from snugfit.doctor.observe.script_events import Forward, LabelColumn
+from snugfit.doctor.observe.script_syntax import last_name
 from snugfit.doctor.observe.trails import Place, Trails, place_of
-from snugfit.doctor.observe.watchers.watch_log import shown
 
 LEAST_SHARED = 0.02
 MOST_LINES = 4
@@ -34,86 +24,36 @@ _DOUBLES = re.compile(
 _SPLITS = ("train_test_split", "random_split", "split", "sample_split")
 
 
-def decided_lines(log: Log, sources: list[str]) -> dict[str, str]:
-    """Return the lines that decide what is seen elsewhere, each by the pitfall and the line of what was seen, or by the pitfall alone."""
-    files = {str(shown(file)): file for file in sources}
-    trails = Trails(sources)
-    made = lines_of_making(log, trails, files)
-    lines = {pitfall: f"{shown(file)}:{line}" for pitfall, (file, line) in made}
-    return {**lines, **_of_libraries(log, files), **_of_rows(log, trails, files)}
+def ways_of_rows(log: Log, trails: Trails, files: Mapping[str, str]) -> dict[tuple[str, str], Place]:
+    """Return the statements that take rows which are scored, scale them or take their targets, by the pitfall and the line at which that is seen.
 
+    Args:
+        files: the script's files by the names under which they are shown.
+    """
+    lines: dict[tuple[str, str], Place] = {}
 
-def _of_libraries(log: Log, files: dict[str, str]) -> dict[str, str]:
-    """Return lines that decide what a library's model or trainer is given, by the pitfall."""
-    labels, tokens = list(log.of(Labels)), list(log.of(MaskedTokens))
-    bare = sum(each.bare for each in labels)
-    sought: dict[str, Callable[[ast.Module], int]] = {
-        "accumulation": line_of_unscaled_loss,
-        "random_validation": line_of_shared_transform,
-    }
-    if any(not _keeps(each.at, files) for each in log.of(GraphKept)):
-        sought["growing_graph"] = line_that_keeps
-    if bare and bare == sum(each.cut for each in labels):
-        sought["ignored_labels"] = line_that_cuts
-    if any(each.by_mask and each.scored_padding for each in tokens):
-        sought["scored_padding"] = line_that_pads_labels
-    lines: dict[str, str] = {}
-    for file in files.values():
-        for pitfall, line_for in sought.items():
-            line = line_for(syntax_of(file))
-            if line:
-                lines.setdefault(pitfall, f"{shown(file)}:{line}")
-    return lines
+    def note(pitfall: str, seen: str, find: Callable[[Place], Place | None]) -> None:
+        at = place_of(seen, files)
+        line = find(at) if at else None
+        if line is not None:
+            lines.setdefault((pitfall, seen), line)
 
-
-def _keeps(at: str, files: dict[str, str]) -> bool:
-    """Return whether a line adds something to a sum or to a list."""
-    place = place_of(at, files)
-    if place is None:
-        return True
-    parts = [each for each in ast.walk(syntax_of(place[0])) if getattr(each, "lineno", 0) == place[1]]
-    fills = any(
-        isinstance(each, ast.Call) and last_name(each.func) in ("append", "extend", "update", "add")
-        for each in parts
-    )
-    return fills or any(isinstance(each, ast.AugAssign) for each in parts)
-
-
-def _of_rows(log: Log, trails: Trails, files: dict[str, str]) -> dict[str, str]:
-    """Return the statements that take rows which are scored, or targets, by the pitfall and the line at which that is seen."""
-    shared = [each for each in log.overlaps if each.shared > LEAST_SHARED * each.rows and not each.cut_at]
-    columns = list(log.of(LabelColumn))[:1]
-    scored_at = list(dict.fromkeys(each.at for each in log.of(Forward) if not each.grad and each.scale))[
-        :MOST_LINES
-    ]
-    alone = any(not each.grad for each in log.of(ScaledAlone))
-    if not (shared or columns or alone or scored_at):
-        return {}
     loaders = {each.id: each for each in log.loaders}
     taught = next((place_of(each.at, files) for each in log.of(Forward) if each.grad), None)
-    line: Place | None
-    lines: dict[str, str] = {}
-    for overlap in shared:
+    for overlap in log.overlaps:
         loader = loaders.get(overlap.loader)
         scored = place_of(overlap.at if loader is None else loader.at, files)
-        line = line_of_shared_rows(trails, scored, taught) if scored and taught else None
-        if line is not None:
-            lines[f"leakage {overlap.at}"] = f"{shown(line[0])}:{line[1]}"
+        if overlap.shared > LEAST_SHARED * overlap.rows and not overlap.cut_at and scored and taught:
+            line = line_of_shared_rows(trails, scored, taught)
+            lines |= {("leakage", overlap.at): line} if line else {}
     for own in dict.fromkeys(each.at for each in log.of(ScaledAlone) if not each.grad):
-        at = place_of(own, files)
-        line = line_of_scaling(trails, at) if at else None
-        if line is not None:
-            lines[f"other_statistics {own}"] = f"{shown(line[0])}:{line[1]}"
-    for seen_at in scored_at if trails.has_under(_OF_TRAINING, _scales) else ():
-        at = place_of(seen_at, files)
-        line = line_of_scaling(trails, at, in_training=True) if at else None
-        if line is not None:
-            lines.setdefault(f"other_statistics {seen_at}", f"{shown(line[0])}:{line[1]}")
-    for column in columns:
-        at = place_of(column.at, files)
-        line = line_of_targets(trails, at) if at else None
-        if line is not None:
-            lines[f"leakage {column.at}"] = f"{shown(line[0])}:{line[1]}"
+        note("other_statistics", own, lambda at: line_of_scaling(trails, at))
+    if trails.has_under(_OF_TRAINING, _scales):
+        scored_at = dict.fromkeys(each.at for each in log.of(Forward) if not each.grad and each.scale)
+        for seen in list(scored_at)[:MOST_LINES]:
+            note("other_statistics", seen, lambda at: line_of_scaling(trails, at, in_training=True))
+    for column in list(log.of(LabelColumn))[:1]:
+        note("leakage", column.at, lambda at: line_of_targets(trails, at))
     return lines
 
 
@@ -123,7 +63,7 @@ def line_of_scaling(trails: Trails, at: Place, *, in_training: bool = False) -> 
     Args:
         in_training: only one under a condition on whether the rows are those of the training.
     """
-    for step in trails.back(*at, rows=True):
+    for step in trails.back(*at, wide=True):
         text = ast.unparse(step.statement)
         if in_training:
             scales = isinstance(step.statement, ast.Assign) and _scales(step.statement)
@@ -147,7 +87,7 @@ def _scales(node: ast.AST) -> bool:
 
 def line_of_targets(trails: Trails, at: Place) -> Place | None:
     """Return the statement that takes the targets, which a line compares with predictions, out of a table or a series; None where the source does not show it."""
-    steps = trails.back(*at, rows=True)
+    steps = trails.back(*at, wide=True)
     for step in steps:
         first = step
         while first.before >= 0:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from snugfit.doctor.findings import Finding, in_order
+from snugfit.doctor.observe.causes import Causes
 from snugfit.doctor.observe.detectors import (
     checkpoint_faults,
     data_faults,
@@ -140,20 +140,13 @@ OBSERVED = (
 """The pitfalls that show while a script runs."""
 
 
-def _nearer(finding: Finding, log: Log) -> Finding:
-    """Return a finding at the line that decides what it is about, where it was seen while a library's trainer ran, at the line that starts that."""
-    decided = log.decided.get(f"{finding.pitfall} {finding.where}") or log.decided.get(finding.pitfall)
-    if decided is not None and decided != finding.where:
-        return replace(finding, where=decided, evidence=(*finding.evidence, f"seen at {finding.where}"))
-    at = log.cause_lines.get(finding.pitfall, "")
-    if not at or finding.where not in log.library_runs:
-        return finding
-    return replace(finding, where=at, evidence=(*finding.evidence, f"seen while {finding.where} runs"))
-
-
 def diagnose(logs: Sequence[Log]) -> tuple[Finding, ...]:
     """Return all findings of all processes, each once, the surest first, and causes before what follows from them."""
-    findings = [_nearer(finding, log) for log in logs for detector in DETECTORS for finding in detector(log)]
+    findings = []
+    for log in logs:
+        of_log = [finding for detector in DETECTORS for finding in detector(log)]
+        causes = Causes(log) if of_log and log.sources else None
+        findings += [causes.placed(finding) if causes else finding for finding in of_log]
     findings += data_faults.same_rows_on_every_rank(logs)
     findings += data_faults.ranks_differ(logs)
     once = {(finding.pitfall, finding.where, finding.certainty): finding for finding in reversed(findings)}

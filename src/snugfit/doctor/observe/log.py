@@ -225,8 +225,8 @@ class Log:
         follows_at: where its source has the only loop over the parameters of two models that writes to one; "" without.
         zero_rate: whether the script's source sets a learning rate to 0 as it stands, as a way to freeze.
         library_runs: lines of the script that start a library's whole training, or set it up: what is seen meanwhile is said to be there.
-        cause_lines: lines at which the script's source decides what a pitfall is about, by the pitfall; for those that are seen there.
-        decided: lines that decide what is seen elsewhere, by the pitfall and the line at which it is seen.
+        sources: the script's own files, by the names under which they are shown.
+        callers: the lines that were seen to call a function of the script's, by its first line.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -256,8 +256,8 @@ class Log:
     follows_at: str = ""
     zero_rate: bool = False
     library_runs: list[str] = field(default_factory=list)
-    cause_lines: dict[str, str] = field(default_factory=dict)
-    decided: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    callers: dict[str, list[str]] = field(default_factory=dict)
     exchanges: int = 0
     gradients_exchanged: int = 0
     exchanged_at: str = ""

@@ -5,15 +5,33 @@ from __future__ import annotations
 import ast
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.script_syntax import last_name, own_nodes, spans, syntax_of
+from snugfit.doctor.observe.bindings import (
+    Function,
+    all_statements,
+    bindings_of,
+    bound_by,
+    heads_of,
+    parameters_of,
+    parts_of,
+    parts_set,
+    statement_at,
+    statements_at,
+)
+from snugfit.doctor.observe.script_syntax import (
+    around,
+    last_name,
+    names_set_by,
+    own_nodes,
+    reads,
+    spans,
+    syntax_of,
+)
 
-MOST_STEPS, MOST_CALLS = 400, 4
-_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+MOST_STEPS, MOST_CALLS, MOST_HOPS = 400, 4, 24
 _ACTS = frozenset(
     [
         "forward",
@@ -56,6 +74,7 @@ _NO_ROWS = frozenset(
         "nn",
     ]
 )
+_NO_VALUES = frozenset(["self", "cls", "np", "torch", "F", "nn"])
 _OPTIONS = frozenset(
     [
         "generator",
@@ -72,8 +91,9 @@ _OPTIONS = frozenset(
 )
 _FIRST_ALONE = {"DataLoader": ("sampler", "batch_sampler"), "random_split": ()}
 """Calls whose rows are the first argument, and what else says which."""
+_CALLED = ("forward", "__call__")
+_IN_PARTS = ("zip", "TensorDataset")
 _ROW = ("__getitem__", "__iter__")
-_FILLS = ("append", "extend", "insert", "update", "add")
 Place = tuple[str, int]
 """A file and a line of it."""
 
@@ -89,13 +109,19 @@ def place_of(at: str, files: Mapping[str, str]) -> Place | None:
 
 
 class Step(NamedTuple):
-    """A statement that sets a name which what a line reads was made of: its file and line, the name, and the place of the step that led to it, -1 for none."""
+    """A statement that sets a name which what a line reads was made of: its file and line, the name, and the place of the step that led to it, -1 for none; `meant` is that of several values that it is about."""
 
     file: str
     line: int
     name: str
     before: int
     statement: ast.stmt
+    meant: ast.AST | None = None
+
+    @property
+    def heads(self) -> list[ast.AST]:
+        """Return what is read for the name: that of several values which is meant, or all that the statement reads."""
+        return heads_of(self.statement) if self.meant is None else [self.meant]
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -123,12 +149,21 @@ class _Value(NamedTuple):
     part: int = -1
 
 
-class Trails:
-    """The sources of a script, and the ways back from their lines."""
+_Add = Callable[[str, _Value, int], int]
 
-    def __init__(self, files: Iterable[str]) -> None:
+
+class Trails:
+    """The sources of a script, and the ways back from their lines.
+
+    Args:
+        callers: the lines that were seen to call a function, by its first line: where any were, others are not followed.
+    """
+
+    def __init__(self, files: Iterable[str], callers: Mapping[Place, Sequence[Place]] | None = None) -> None:
+        self._callers = callers or {}
         self._trees = {file: syntax_of(file) for file in files}
-        self._rows = False
+        self._wide = False
+        self._models: dict[int, list[tuple[str, ast.Call]]] | None = None
         self._functions: dict[str, list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]] = {}
         self._classes: dict[str, tuple[str, ast.ClassDef]] = {}
         self._stores: dict[str, list[tuple[str, ast.Assign]]] = {}
@@ -156,9 +191,15 @@ class Trails:
         known = [self._functions.get(name, [])] if name else list(self._functions.values())
         return [each for some in known for each in some]
 
-    def back(self, file: str, line: int, *, rows: bool = False) -> list[Step]:
-        """Return the steps back from what a line of a file reads, the nearest first; `rows`: also through what a data set of the script's gives for a row."""
-        self._rows = rows
+    def back(self, file: str, line: int, *, wide: bool = False, of: Sequence[ast.AST] = ()) -> list[Step]:
+        """Return the steps back from what a line of a file reads, the nearest first.
+
+        Args:
+            of: the parts of its statements that are meant; all without.
+            wide: also through what a data set gives for a row, a model for its inputs and any function or class of the script's that is handed on
+                may give, with what those return as steps of their own, named "return"; and through settings.
+        """
+        self._wide = wide
         tree = self._trees.get(file)
         statements = [] if tree is None else statements_at(tree, line)
         if not statements:
@@ -166,23 +207,95 @@ class Trails:
         steps: list[Step] = []
         seen: set[tuple[str, int, str, int]] = set()
         frame = self._frame_of(file, statements[0].lineno)
-        todo = deque((value, -1) for each in statements for value in _read_by(each, frame))
+
+        def add(name: str, made: _Value, before: int) -> int:
+            at = made.frame.file
+            statement = statement_at(self._trees[at], made.line)
+            step = Step(at, made.line, name, before, statement, _meant(made, statement))
+            if (*step.key, made.part) in seen:
+                return -1
+            seen.add((*step.key, made.part))
+            steps.append(step)
+            return len(steps) - 1
+
+        todo: deque[tuple[_Value, int]] = deque()
+        for head in of or [head for each in statements for head in heads_of(each)]:
+            todo += self._ways(_Value(head, statements[0].lineno, frame), add, -1)  # type: ignore[arg-type]
         while todo and len(steps) < MOST_STEPS:
             value, before = todo.popleft()
             for name, made in self._definitions(value):
-                step = Step(
-                    made.frame.file,
-                    made.line,
-                    name,
-                    before,
-                    _statement(self._trees[made.frame.file], made.line),
-                )
-                if (*step.key, made.part) in seen:
-                    continue
-                seen.add((*step.key, made.part))
-                steps.append(step)
-                todo += [(each, len(steps) - 1) for each in self._made_of(made)]
+                place = add(name, made, before)
+                todo += self._ways(made, add, place) if place >= 0 else []
         return steps
+
+    def _ways(self, value: _Value, add: _Add, before: int) -> list[tuple[_Value, int]]:
+        """Return what an expression is made of, with the step that leads there; in a wide search after adding, as steps, what functions of the script's own return in it."""
+        if not self._wide:
+            return [(each, before) for each in self._made_of(value)]
+        node = value.node
+        if isinstance(node, ast.Tuple | ast.List) and 0 <= value.part < len(node.elts):
+            return self._ways(_Value(node.elts[value.part], value.line, value.frame), add, before)
+        if (
+            isinstance(node, ast.Call)
+            and last_name(node.func) in _IN_PARTS
+            and 0 <= value.part < len(node.args)
+        ):
+            return self._ways(_Value(node.args[value.part], value.line, value.frame), add, before)
+        ways: list[tuple[_Value, int]] = []
+        for each in parts_of(node):
+            if isinstance(each, ast.Call):
+                whole = each is node or last_name(each.func) in self._classes  # of a data set, it is a row's
+                own = _Value(each, value.line, value.frame, value.part if whole else -1)
+                for inside in self._results(each, own) or self._inside(each, own):
+                    place = add("return", inside, before)
+                    ways += self._ways(inside, add, place) if place >= 0 else []
+            elif isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load):
+                ways.append((_Value(each, value.line, value.frame, value.part), before))
+        return ways
+
+    def ahead(self, file: str, line: int) -> list[Step]:
+        """Return the steps on from what a line of a file sets, or else reads: what reads it later, in the same function and in those of the script's own that are given it."""
+        tree = self._trees[file]
+        read = [each for each in statements_at(tree, line) for head in heads_of(each)]
+        names = {name for each in read for name in names_set_by(each)} or {
+            each.id for head in read for each in ast.walk(head) if isinstance(each, ast.Name)
+        } - _NO_ROWS
+        steps: list[Step] = []
+        todo = deque((around(tree, line)[0], file, name, line, -1) for name in sorted(names))
+        seen: set[tuple[int, str]] = set()
+        while todo and len(steps) < MOST_STEPS:
+            scope, at, name, after, before = todo.popleft()
+            if (id(scope), name) in seen:
+                continue
+            seen.add((id(scope), name))
+            for each in own_nodes(scope):
+                if (
+                    not isinstance(each, ast.stmt)
+                    or each.lineno <= after
+                    or not any(reads(head, name) for head in heads_of(each))
+                ):
+                    continue
+                steps.append(Step(at, each.lineno, name, before, each))
+                todo += [
+                    (scope, at, later, each.lineno, len(steps) - 1) for later in sorted(names_set_by(each))
+                ]
+                for call in (
+                    part for head in heads_of(each) for part in ast.walk(head) if isinstance(part, ast.Call)
+                ):
+                    known = self._functions.get(last_name(call.func), [])
+                    if len(known) == 1:
+                        given = bound_by(known[0][1], call, method=isinstance(call.func, ast.Attribute))
+                        todo += [
+                            (known[0][1], known[0][0], own, 0, len(steps) - 1)
+                            for own, (value, _) in given.items()
+                            if reads(value, name)
+                        ]
+        return steps
+
+    def statements(self) -> Iterator[tuple[str, ast.stmt]]:
+        """Yield all statements, each with its file."""
+        for file, tree in self._trees.items():
+            yield from ((file, each) for each in all_statements(tree))
 
     def is_under(self, file: str, line: int, condition: re.Pattern[str]) -> bool:
         """Return whether a line stands under a condition that has one of these words."""
@@ -194,7 +307,7 @@ class Trails:
     def has_under(self, condition: re.Pattern[str], is_sought: Callable[[ast.AST], bool]) -> bool:
         """Return whether any statement under a condition that has one of these words is one that is sought."""
         conditions = (
-            each for tree in self._trees.values() for each in _statements(tree) if isinstance(each, ast.If)
+            each for tree in self._trees.values() for each in all_statements(tree) if isinstance(each, ast.If)
         )
         return any(
             condition.search(ast.unparse(each.test)) and any(map(is_sought, each.body)) for each in conditions
@@ -213,7 +326,7 @@ class Trails:
     def _frame_of(self, file: str, line: int) -> _Frame:
         """Return the frame of the innermost function around a line, of which no call is known."""
         frame = _Frame(file, self._trees[file])
-        scopes = [e for e in ast.walk(frame.scope) if isinstance(e, _Function) and spans(e, line)]
+        scopes = [e for e in ast.walk(frame.scope) if isinstance(e, Function) and spans(e, line)]
         for scope in sorted(scopes, key=lambda each: each.lineno):
             if not isinstance(scope, ast.Lambda) and line != scope.lineno:
                 frame = _Frame(file, scope, {}, frame)
@@ -224,13 +337,18 @@ class Trails:
         node, frame = value.node, value.frame
         if isinstance(node, ast.Attribute):
             for file, each in self._stores.get(node.attr, []):
-                for stored, part in _parts(each.targets[0], each.value, node.attr):
+                for stored, part in parts_set(each.targets[0], each.value, node.attr):
                     yield node.attr, _Value(stored, each.lineno, self._frame_of(file, each.lineno), part)
             return
-        if not isinstance(node, ast.Name) or node.id in _NO_ROWS:
+        if not isinstance(node, ast.Name) or node.id in (_NO_VALUES if self._wide else _NO_ROWS):
+            return
+        known_as = self._functions.get(node.id, []) if self._wide else []
+        if len(known_as) == 1:  # a function that is handed on
+            for given_back in self._returned(known_as[0][0], known_as[0][1], {}, value):
+                yield "return", given_back
             return
         while frame is not None:
-            known = list(_bindings(frame.scope, node.id, value.line if frame is value.frame else 10**9))
+            known = list(bindings_of(frame.scope, node.id, value.line if frame is value.frame else 10**9))
             for made, part, line in known:
                 yield node.id, _Value(made, line, frame, value.part if part < 0 else part)
             if known:
@@ -239,7 +357,7 @@ class Trails:
                 given = frame.given[node.id]
                 yield f"{node.id}={ast.unparse(given.node)}", given
                 return
-            if isinstance(frame.scope, _Function) and node.id in _parameters(frame.scope):
+            if isinstance(frame.scope, Function) and node.id in parameters_of(frame.scope):
                 yield from self._arguments(frame, node.id)
                 return
             if frame.outer is None:
@@ -247,7 +365,7 @@ class Trails:
             frame = frame.outer
         for file, tree in self._trees.items():  # a name of another module of the script's
             if file != frame.file:
-                for made, part, line in _bindings(tree, node.id, 10**9):
+                for made, part, line in bindings_of(tree, node.id, 10**9):
                     yield node.id, _Value(made, line, _Frame(file, tree), part)
 
     def _arguments(self, frame: _Frame, name: str) -> Iterator[tuple[str, _Value]]:
@@ -259,15 +377,17 @@ class Trails:
         owner = next((c for _, c in self._classes.values() if scope in c.body), None)
         if called == "__init__" and owner is not None:
             called = owner.name
-        elif called == "forward" and owner is not None:
-            return  # of a model, which is called by any name
-        for file, call in self._calls.get(called, []):
-            given = _bound(scope, call, method=owner is not None).get(name)
+        calls = self._calls.get(called, [])
+        if called == "forward" and owner is not None:  # of a model, which is called by any name
+            calls = self._calls_of_model(scope) if self._wide else []
+        first = min([scope.lineno, *(each.lineno for each in scope.decorator_list)])
+        seen = self._callers.get((frame.file, first), ())
+        calls = [each for each in calls if (each[0], each[1].lineno) in seen] or calls
+        for file, call in calls:
+            given = bound_by(scope, call, method=owner is not None).get(name)
             if given is not None:
-                yield (
-                    f"{name}={ast.unparse(given)}",
-                    _Value(given, call.lineno, self._frame_of(file, call.lineno)),
-                )
+                made = _Value(given[0], call.lineno, self._frame_of(file, call.lineno), given[1])
+                yield f"{name}={ast.unparse(given[0])}", made
 
     def _made_of(self, value: _Value) -> Iterator[_Value]:
         """Yield the names, as values, that an expression takes rows from; through the functions and the data sets of the script's own."""
@@ -286,7 +406,7 @@ class Trails:
                 return
             if name == "DataLoader" and node.args:
                 yield from self._made_of(_Value(node.args[0], value.line, frame, value.part))
-            inside = self._results(node, value) or self._row_of(node, value)
+            inside = self._results(node, value)
             if inside:
                 for each in inside:
                     yield from self._made_of(each)
@@ -294,36 +414,61 @@ class Trails:
         for name_or_part in rows_in(node):
             yield _Value(name_or_part, value.line, frame, value.part)
 
-    def _row_of(self, call: ast.Call, value: _Value) -> list[_Value]:
-        """Return what a data set of the script's own gives for a row, where that is asked for."""
+    def _inside(self, call: ast.Call, value: _Value) -> list[_Value]:
+        """Return what the methods of a class of the script's own give, where a call makes an object of it, and a model for its inputs, where it calls one."""
         file, made = self._classes.get(last_name(call.func), ("", None))
-        if not self._rows or made is None or value.frame.depth >= MOST_CALLS:
+        given: dict[str, _Value] = {}
+        methods = [each for each in made.body if isinstance(each, ast.FunctionDef)] if made else []
+        methods = [each for each in methods if each.name != "__init__"]
+        if made is None:
+            file, forward = self._forward_of(_Value(call.func, value.line, value.frame))
+            if forward is not None:
+                methods = [forward]
+                bound = bound_by(forward, call, method=True)
+                given = {
+                    name: _Value(each, value.line, value.frame, part) for name, (each, part) in bound.items()
+                }
+        if value.frame.depth >= MOST_CALLS:
             return []
-        getter = next((e for e in made.body if isinstance(e, ast.FunctionDef) and e.name in _ROW), None)
-        if getter is None:
-            return []
-        frame = _Frame(file, getter, {}, _Frame(file, self._trees[file]), value.frame.depth + 1)
-        given = [each for each in own_nodes(getter) if isinstance(each, ast.Return | ast.Yield)]
-        return [_Value(e.value, e.lineno, frame, value.part) for e in given if e.value is not None]
+        return [each for method in methods for each in self._returned(file, method, given, value)]
 
-    def _results(self, call: ast.Call, value: _Value) -> list[_Value]:
-        """Return what a function of the script's own gives for a call of it; nothing for others, and for methods that several classes have."""
-        name = last_name(call.func)
-        known = self._functions.get(name, [])
-        scope: _Function | None = None
-        file = value.frame.file
-        if len(known) == 1:
-            file, scope = known[0]
-        elif not known and isinstance(call.func, ast.Name):
-            for made, _, _ in _bindings(value.frame.scope, name, 10**9):
-                scope = made if isinstance(made, ast.Lambda) else scope
-        if scope is None or value.frame.depth >= MOST_CALLS:
-            return []
-        method = any(scope in each.body for _, each in self._classes.values())
-        given = {
-            parameter: _Value(each, call.lineno, value.frame)
-            for parameter, each in _bound(scope, call, method=method).items()
-        }
+    def _forward_of(self, called: _Value) -> tuple[str, ast.FunctionDef | None]:
+        """Return the forward pass of the class of which an object is called, followed back to the statement that makes it."""
+        todo, seen = deque(given for _, given in self._definitions(called)), 0
+        while todo and seen < MOST_HOPS:
+            value = todo.popleft()
+            seen += 1
+            for each in ast.walk(value.node):
+                file, made = self._classes.get(
+                    last_name(each.func) if isinstance(each, ast.Call) else "", ("", None)
+                )
+                for method in made.body if made else ():
+                    if isinstance(method, ast.FunctionDef) and method.name in _CALLED:
+                        return file, method
+                if isinstance(each, ast.Name | ast.Attribute):
+                    part = _Value(each, value.line, value.frame)
+                    todo += [given for _, given in self._definitions(part)]
+                elif isinstance(each, ast.Call) and len(self._functions.get(last_name(each.func), [])) == 1:
+                    todo += self._results(each, value)
+        return "", None
+
+    def _calls_of_model(self, forward: ast.AST) -> list[tuple[str, ast.Call]]:
+        """Return the calls of objects of the class that has this forward pass."""
+        if self._models is None:
+            self._models = {}  # of the calls that are followed meanwhile none is of a model
+            models: dict[int, list[tuple[str, ast.Call]]] = {}
+            for name, known in self._calls.items():
+                if name in self._functions or name in self._classes:
+                    continue
+                for file, call in known:
+                    called = _Value(call.func, call.lineno, self._frame_of(file, call.lineno))
+                    _, scope = self._forward_of(called)
+                    models.setdefault(id(scope), []).append((file, call))
+            self._models = models
+        return self._models.get(id(forward), [])
+
+    def _returned(self, file: str, scope: Function, given: dict[str, _Value], value: _Value) -> list[_Value]:
+        """Return what a function returns, of which a part is meant."""
         frame = _Frame(file, scope, given, _Frame(file, self._trees[file]), value.frame.depth + 1)
         if isinstance(scope, ast.Lambda):
             return [_Value(scope.body, value.line, frame, value.part)]
@@ -331,6 +476,26 @@ class Trails:
         return [
             _Value(each.value, each.lineno, frame, value.part) for each in returned if each.value is not None
         ]
+
+    def _results(self, call: ast.Call, value: _Value) -> list[_Value]:
+        """Return what a function of the script's own gives for a call of it; nothing for others, and for methods that several classes have."""
+        name = last_name(call.func)
+        known = self._functions.get(name, [])
+        scope: Function | None = None
+        file = value.frame.file
+        if len(known) == 1:
+            file, scope = known[0]
+        elif not known and isinstance(call.func, ast.Name):
+            for made, _, _ in bindings_of(value.frame.scope, name, 10**9):
+                scope = made if isinstance(made, ast.Lambda) else scope
+        if scope is None or value.frame.depth >= MOST_CALLS:
+            return []
+        method = any(scope in each.body for _, each in self._classes.values())
+        given = {
+            parameter: _Value(each, call.lineno, value.frame, part)
+            for parameter, (each, part) in bound_by(scope, call, method=method).items()
+        }
+        return self._returned(file, scope, given, value)
 
 
 def rows_in(node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
@@ -363,97 +528,11 @@ def rows_in(node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
             yield from rows_in(each)
 
 
-@lru_cache(maxsize=64)
-def _statements(tree: ast.AST) -> tuple[ast.stmt, ...]:
-    return tuple(each for each in ast.walk(tree) if isinstance(each, ast.stmt))
-
-
-def statements_at(tree: ast.AST, line: int) -> list[ast.stmt]:
-    """Return the innermost statements around a line."""
-    around = [each for each in _statements(tree) if spans(each, line)]
-    places = {id(each) for each in around}
-    return [each for each in around if not any(p is not each and id(p) in places for p in ast.walk(each))]
-
-
-def _statement(tree: ast.AST, line: int) -> ast.stmt:
-    return next(iter(statements_at(tree, line)), ast.Pass())
-
-
-def _read_by(statement: ast.stmt, frame: _Frame) -> list[_Value]:
-    """Return the names that a statement reads rows from; of a loop or a condition those of its head alone."""
-    heads: list[ast.AST] = [statement]
-    if isinstance(statement, ast.For | ast.AsyncFor):
-        heads = [statement.iter]
-    elif isinstance(statement, ast.If | ast.While):
-        heads = [statement.test]
-    elif isinstance(statement, ast.With | ast.AsyncWith):
-        heads = [each.context_expr for each in statement.items]
-    return [_Value(each, statement.lineno, frame) for head in heads for each in rows_in(head)]
-
-
-def _bindings(scope: ast.AST, name: str, line: int) -> list[tuple[ast.expr, int, int]]:
-    """Return the value that a scope gives a name last before a line, with which part of it is meant and the line, and what is put into it later.
-
-    In a loop, where nothing does before the line, it is what comes behind it.
-    """
-    set_: list[tuple[ast.expr, int, int]] = []
-    filled: list[tuple[ast.expr, int, int]] = []
-    for each in own_nodes(scope):
-        if isinstance(each, ast.Assign):
-            for target in each.targets:
-                if isinstance(target, ast.Attribute):
-                    continue  # self.rows = rows sets no name
-                into = filled if isinstance(target, ast.Subscript) else set_
-                into += [(value, part, each.lineno) for value, part in _parts(target, each.value, name)]
-        elif isinstance(each, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
-            if isinstance(each.target, ast.Name) and each.target.id == name and each.value is not None:
-                (filled if isinstance(each, ast.AugAssign) else set_).append((each.value, -1, each.lineno))
-        elif isinstance(each, ast.For | ast.AsyncFor):
-            set_ += [(value, part, each.iter.lineno) for value, part in _parts(each.target, each.iter, name)]
-        elif isinstance(each, ast.comprehension):
-            near = [(value, part, each.iter.lineno) for value, part in _parts(each.target, each.iter, name)]
-            if near and any(spans(own, near[0][2]) for own in statements_at(scope, line)):
-                return near  # its names are known in its own expression alone
-        elif isinstance(each, ast.Call) and each.args and _is_filled_by(each.func, name):
-            filled.append((each.args[-1], -1, each.lineno))
-    set_.sort(key=lambda each: each[2])
-    earlier = [each for each in set_ if each[2] < line]
-    last = earlier[-1:] or set_
-    return [*last, *(each for each in filled if not last or each[2] >= last[0][2])]
-
-
-def _is_filled_by(function: ast.expr, name: str) -> bool:
-    """Return whether a call of this puts something into what a name has."""
-    owner = function.value if isinstance(function, ast.Attribute) and function.attr in _FILLS else None
-    return isinstance(owner, ast.Name) and owner.id == name
-
-
-def _parts(target: ast.expr, value: ast.expr, name: str) -> Iterator[tuple[ast.expr, int]]:
-    """Yield the values that an assignment gives a name or an attribute of this name, with which part of them it is."""
-    if isinstance(target, ast.Tuple | ast.List):
-        for place, each in enumerate(target.elts):
-            if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
-                yield from _parts(each, value.elts[place], name)
-            elif last_name(each) == name:
-                yield value, place
-            else:
-                inner = value
-                if isinstance(value, ast.Call) and last_name(value.func) == "enumerate" and place == 1:
-                    inner = value.args[0]
-                yield from _parts(each, inner, name)
-    elif last_name(target.value if isinstance(target, ast.Subscript) else target) == name:
-        yield value, -1
-
-
-def _parameters(scope: _Function) -> list[str]:
-    return [each.arg for each in (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs)]
-
-
-def _bound(scope: _Function, call: ast.Call, *, method: bool) -> dict[str, ast.expr]:
-    """Return what a call gives for the parameters of a function."""
-    names = _parameters(scope)
-    if method and names[:1] in (["self"], ["cls"]):
-        names = names[1:]
-    given = dict(zip(names, call.args, strict=False))
-    given |= {each.arg: each.value for each in call.keywords if each.arg is not None}
-    return {name: each for name, each in given.items() if not isinstance(each, ast.Starred)}
+def _meant(made: _Value, statement: ast.stmt) -> ast.AST | None:
+    """Return that of the several values which a statement gives that is meant; None where it gives one."""
+    if isinstance(made.node, ast.Tuple) and 0 <= made.part < len(made.node.elts):
+        return made.node.elts[made.part]
+    whole = getattr(statement, "value", None)
+    return (
+        made.node if isinstance(whole, ast.Tuple) and any(each is made.node for each in whole.elts) else None
+    )

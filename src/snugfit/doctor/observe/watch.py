@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.cause_trails import decided_lines
 from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.watchers.watch_argmax import watch_argmax
 from snugfit.doctor.observe.watchers.watch_attention import watch_attention
@@ -17,7 +16,7 @@ from snugfit.doctor.observe.watchers.watch_files import watch_files
 from snugfit.doctor.observe.watchers.watch_hand_losses import watch_hand_losses
 from snugfit.doctor.observe.watchers.watch_inputs import InputWatch
 from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders, watch_scales
-from snugfit.doctor.observe.watchers.watch_log import Recorder
+from snugfit.doctor.observe.watchers.watch_log import Recorder, callers
 from snugfit.doctor.observe.watchers.watch_losses import watch_losses, watch_other_losses
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_nearest import watch_nearest
@@ -111,6 +110,6 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         updates.finish()
         modules.finish()
         look_at_rows(recorder, modules.tables, modules.rows)
-        recorder.log.decided = decided_lines(recorder.log, recorder.sources)
+        recorder.log.callers = {called: list(lines) for called, lines in callers.items()}
 
     return finish

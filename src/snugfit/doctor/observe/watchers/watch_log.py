@@ -92,7 +92,33 @@ def own_frames(most: int) -> Iterator[FrameType]:
 def where() -> str:
     """file:line of the script, relative to the working folder where it lies inside; "" in a thread of a library."""
     frame = innermost()
-    return "" if frame is None else _place(frame.f_code.co_filename, frame.f_lineno)
+    if frame is None:
+        return ""
+    place = _place(frame.f_code.co_filename, frame.f_lineno)
+    if place not in _asked:
+        _asked.add(place)
+        _note_callers(frame)
+    return place
+
+
+_asked: set[str] = set()
+callers: dict[str, list[str]] = {}
+"""The lines of the script that were seen to call a function of its own, by the function's first line: those that stood around what was looked at."""
+
+
+def _note_callers(frame: FrameType) -> None:
+    """Note the lines of the script that have called each other down to this frame, the first time that its line is asked for; a library's frames between them are left out."""
+    called, outer = frame, frame.f_back
+    while outer is not None:
+        if is_own(outer.f_code.co_filename):
+            line = _place(outer.f_code.co_filename, outer.f_lineno)
+            if called.f_code.co_name != "<module>":
+                lines = callers.setdefault(
+                    _place(called.f_code.co_filename, called.f_code.co_firstlineno), []
+                )
+                lines += [] if line in lines else [line]
+            called = outer
+        outer = outer.f_back
 
 
 def line_in(frame: FrameType, number: int) -> str:
@@ -215,7 +241,7 @@ class Recorder:
         infinite_at: the line that last made something infinite, or no number, of numbers that were finite, outside of what is differentiated.
         tables: the lines that last made tables of all pairs of as many numbers, by their shape.
         decoded: the tokens that a model got last beside others, as a decoder does, in the first updates.
-        source_read: whether the script's source was read for what no function of torch sees; `sources` are the files of it.
+        source_read: whether the script's source was read for what no function of torch sees.
         waited_for: whether a schedule waits for a score that rises; `scored_losses` are the mean losses of evaluations since it was stepped,
             and their rows.
         raw_scores: the shapes, without the rows, of what binary losses got as logits.
@@ -259,6 +285,8 @@ class Recorder:
         self._numbers: dict[int, tuple[int, Callable[[], Any]]] = {}
         self._next = 1
         self._process = os.getpid()
+        _asked.clear()
+        callers.clear()
         self._inherited: int | None = None
         self._stop_after = stop_after
         self.quiet = 0
@@ -275,7 +303,6 @@ class Recorder:
         self.expected_token = self.infinite_at = self.settings_at = ""
         self.tables: dict[torch.Size, str] = {}
         self.waited_for = self.source_read = False
-        self.sources: list[str] = []
         self.scored_losses: list[tuple[float, int]] = []
         self.raw_scores: set[torch.Size] = set()
         self.end_tokens: set[int] = set()

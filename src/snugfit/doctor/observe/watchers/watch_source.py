@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from snugfit.doctor.observe.idle_lines import (
     copies_under_a_count,
     rate_that_is_only_shown,
     reference_that_learns,
 )
 from snugfit.doctor.observe.late_splits import fitted_before_split, graph_of_all_edges
-from snugfit.doctor.observe.library_lines import cause_lines
 from snugfit.doctor.observe.lost_terms import lost_terms
 from snugfit.doctor.observe.own_source import line_that_draws_apart, own_files, sets_rate_of_zero
 from snugfit.doctor.observe.run_events import (
@@ -31,9 +32,10 @@ def look_at_source(recorder: Recorder) -> None:
     if recorder.source_read:
         return
     recorder.source_read = True
-    recorder.sources = list(own_files())  # when the script has ended it is no module any more
+    # when the script has ended it is no module any more
+    recorder.log.sources = {str(shown(file)): os.path.abspath(file) for file in own_files()}
     update = recorder.log.updates
-    recorder.log.cause_lines, recorder.log.zero_rate = cause_lines(), sets_rate_of_zero()
+    recorder.log.zero_rate = sets_rate_of_zero()
     apart = line_that_draws_apart()
     if apart is not None:
         recorder.add(DrawnApart(apart[0], update, apart[1], apart[2]))
