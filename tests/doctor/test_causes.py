@@ -11,7 +11,7 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.causes import Causes, way_of
 from snugfit.doctor.observe.idle_lines import reference_that_learns
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.trails import Trails
+from snugfit.doctor.observe.trails import MOST_CALLS, MOST_STEPS, Trails
 from tests.doctor.test_trails import lines
 
 CAUSE, SEEN = "# cause", "# seen"
@@ -222,3 +222,14 @@ def test_a_reference_is_the_model_itself_where_that_goes_on_learning(
     (tmp_path / "script.py").write_text(text)
     found = reference_that_learns(str(tmp_path / "script.py"))
     assert (found.line if found else 0) == line
+
+
+def test_a_way_through_a_large_source_has_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "s.py"
+    names = "\n".join(
+        f"def f{k}(x, y=0):\n    return f{k + 1}(x + x, y) + f{k + 2}(y, x)" for k in range(300)
+    )
+    path.write_text(f"{names}\nloss = f0(f1(rows), f2(rows))\nloss.backward()\n")
+    trails = Trails([str(path)])
+    assert way_of(trails, "constant_term", (str(path), 602))[0] == (str(path), 601)
+    assert len(trails.back(str(path), 602, wide=True)) <= MOST_STEPS + MOST_CALLS

@@ -18,6 +18,7 @@ def all_statements(tree: ast.AST) -> tuple[ast.stmt, ...]:
     return tuple(each for each in ast.walk(tree) if isinstance(each, ast.stmt))
 
 
+@lru_cache(maxsize=4096)
 def statements_at(tree: ast.AST, line: int) -> list[ast.stmt]:
     """Return the innermost statements around a line."""
     around = [each for each in all_statements(tree) if spans(each, line)]

@@ -31,7 +31,8 @@ from snugfit.doctor.observe.script_syntax import (
     syntax_of,
 )
 
-MOST_STEPS, MOST_CALLS, MOST_HOPS = 400, 4, 24
+MOST_STEPS, MOST_CALLS, MOST_HOPS, MOST_LOOKS = 400, 4, 24, 8_000
+"""Steps of a way, calls that it goes into, statements back to the class of a model, and names that are looked up for one way."""
 _ACTS = frozenset(
     [
         "forward",
@@ -162,6 +163,9 @@ class Trails:
     def __init__(self, files: Iterable[str], callers: Mapping[Place, Sequence[Place]] | None = None) -> None:
         self._callers = callers or {}
         self._trees = {file: syntax_of(file) for file in files}
+        self._frames: dict[tuple[str, int], _Frame] = {}
+        self._scopes: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        self._looks = 0
         self._wide = False
         self._models: dict[int, list[tuple[str, ast.Call]]] | None = None
         self._functions: dict[str, list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]] = {}
@@ -169,8 +173,10 @@ class Trails:
         self._stores: dict[str, list[tuple[str, ast.Assign]]] = {}
         self._calls: dict[str, list[tuple[str, ast.Call]]] = {}
         for file, tree in self._trees.items():
+            own = self._scopes[file] = []
             for each in ast.walk(tree):
                 if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                    own.append(each)
                     self._functions.setdefault(each.name, []).append((file, each))
                 elif isinstance(each, ast.ClassDef):
                     self._classes[each.name] = file, each
@@ -199,7 +205,7 @@ class Trails:
             wide: also through what a data set gives for a row, a model for its inputs and any function or class of the script's that is handed on
                 may give, with what those return as steps of their own, named "return"; and through settings.
         """
-        self._wide = wide
+        self._wide, self._looks = wide, 0
         tree = self._trees.get(file)
         statements = [] if tree is None else statements_at(tree, line)
         if not statements:
@@ -325,16 +331,20 @@ class Trails:
 
     def _frame_of(self, file: str, line: int) -> _Frame:
         """Return the frame of the innermost function around a line, of which no call is known."""
-        frame = _Frame(file, self._trees[file])
-        scopes = [e for e in ast.walk(frame.scope) if isinstance(e, Function) and spans(e, line)]
-        for scope in sorted(scopes, key=lambda each: each.lineno):
-            if not isinstance(scope, ast.Lambda) and line != scope.lineno:
-                frame = _Frame(file, scope, {}, frame)
-        return frame
+        if (file, line) not in self._frames:
+            frame = _Frame(file, self._trees[file])
+            for scope in self._scopes[file]:
+                if spans(scope, line) and line != scope.lineno:
+                    frame = _Frame(file, scope, {}, frame)
+            self._frames[file, line] = frame
+        return self._frames[file, line]
 
     def _definitions(self, value: _Value) -> Iterator[tuple[str, _Value]]:
         """Yield the names that an expression reads rows from, each with the value that a statement gives it."""
-        node, frame = value.node, value.frame
+        node = value.node
+        self._looks += 1
+        if self._looks > MOST_LOOKS:
+            return
         if isinstance(node, ast.Attribute):
             for file, each in self._stores.get(node.attr, []):
                 for stored, part in parts_set(each.targets[0], each.value, node.attr):
@@ -347,26 +357,31 @@ class Trails:
             for given_back in self._returned(known_as[0][0], known_as[0][1], {}, value):
                 yield "return", given_back
             return
+        yield from self._bound_to(node.id, value)
+
+    def _bound_to(self, name: str, value: _Value) -> Iterator[tuple[str, _Value]]:
+        """Yield what a name is bound to where an expression reads it: in its function, by the calls of that, around it, or in another module of the script's."""
+        frame = value.frame
         while frame is not None:
-            known = list(bindings_of(frame.scope, node.id, value.line if frame is value.frame else 10**9))
+            known = list(bindings_of(frame.scope, name, value.line if frame is value.frame else 10**9))
             for made, part, line in known:
-                yield node.id, _Value(made, line, frame, value.part if part < 0 else part)
+                yield name, _Value(made, line, frame, value.part if part < 0 else part)
             if known:
                 return
-            if node.id in frame.given:
-                given = frame.given[node.id]
-                yield f"{node.id}={ast.unparse(given.node)}", given
+            if name in frame.given:
+                given = frame.given[name]
+                yield f"{name}={ast.unparse(given.node)}", given
                 return
-            if isinstance(frame.scope, Function) and node.id in parameters_of(frame.scope):
-                yield from self._arguments(frame, node.id)
+            if isinstance(frame.scope, Function) and name in parameters_of(frame.scope):
+                yield from self._arguments(frame, name)
                 return
             if frame.outer is None:
                 break
             frame = frame.outer
         for file, tree in self._trees.items():  # a name of another module of the script's
             if file != frame.file:
-                for made, part, line in bindings_of(tree, node.id, 10**9):
-                    yield node.id, _Value(made, line, _Frame(file, tree), part)
+                for made, part, line in bindings_of(tree, name, 10**9):
+                    yield name, _Value(made, line, _Frame(file, tree), part)
 
     def _arguments(self, frame: _Frame, name: str) -> Iterator[tuple[str, _Value]]:
         """Yield what the calls of a function give for a parameter."""
@@ -456,6 +471,7 @@ class Trails:
         """Return the calls of objects of the class that has this forward pass."""
         if self._models is None:
             self._models = {}  # of the calls that are followed meanwhile none is of a model
+            looks, self._looks = self._looks, 0
             models: dict[int, list[tuple[str, ast.Call]]] = {}
             for name, known in self._calls.items():
                 if name in self._functions or name in self._classes:
@@ -464,7 +480,7 @@ class Trails:
                     called = _Value(call.func, call.lineno, self._frame_of(file, call.lineno))
                     _, scope = self._forward_of(called)
                     models.setdefault(id(scope), []).append((file, call))
-            self._models = models
+            self._models, self._looks = models, looks
         return self._models.get(id(forward), [])
 
     def _returned(self, file: str, scope: Function, given: dict[str, _Value], value: _Value) -> list[_Value]:
