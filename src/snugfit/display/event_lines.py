@@ -102,7 +102,7 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
         lines.append(f"  naive   {scores}: the forecast that repeats the last season")
     if run.get("example"):
         lines.append(f"  reads   {example_words(run['example'])}")
-    labels = list(data.get("labels") or {})
+    labels = list(data.get("labels") or data.get("classes") or {})
     if labels:
         more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
         lines.append(f"  labels  {', '.join(labels[:_MOST_LABELS])}{more}")

@@ -180,9 +180,26 @@ def load_masks(
         train=PicturesWithMasks(rows, picture_format, settings.augment, **decode),
         validation=PicturesWithMasks(validation, picture_format, **decode) if validation else None,
         classes=classes,
-        report=replace(_report(len(rows), len(validation), skipped), warnings=made.warnings),
+        report=replace(
+            _report(len(rows), len(validation), skipped),
+            warnings=(*made.warnings, *([] if settings.classes else _stray_numbers(train))),
+        ),
         fingerprints=fingerprints_of(each.part.table for each in parts),
     )
+
+
+def _stray_numbers(train: MaskPart) -> list[str]:
+    """Return a warning where a mask's largest number is more than twice that of any other one: a stray pixel makes that many classes."""
+    highest = max(train.highest)
+    others = max((each for each in train.highest if each != highest), default=highest)
+    if highest <= 2 * others + 1:
+        return []
+    masks = [mask for mask, each in zip(train.masks, train.highest, strict=True) if each == highest]
+    more = f" and {len(masks) - 1} more" if len(masks) > 1 else ""
+    return [
+        f"the masks are of {highest + 1} classes, by the number {highest} in {masks[0]}{more}, and the others go to {others}: "
+        f"where that is a fault, name the classes in data.classes, of which a mask with larger numbers is left out, or write {UNKNOWN}."
+    ]
 
 
 def load_mask_rows(

@@ -201,6 +201,22 @@ def test_a_mask_that_cannot_be_used_is_named_or_left_out(folder: Path, mask: Ima
     assert len(load_masks(MaskSource("shapes", validation=None, bad_rows="skip"), FORMAT).train) == 7
 
 
+def test_a_stray_number_that_makes_many_classes_is_said_with_its_mask(folder: Path) -> None:
+    assert not [
+        each for each in load_masks(MaskSource(train="shapes"), FORMAT).report.warnings if "classes" in each
+    ]
+    mask = np.asarray(Image.open(folder / "masks/2.png")).copy()
+    mask[0, 0] = 77
+    Image.fromarray(mask).save(folder / "masks/2.png")
+    (said,) = load_masks(MaskSource(train="shapes"), FORMAT).report.warnings
+    assert (
+        said.startswith("the masks are of 78 classes, by the number 77 in ")
+        and "2.png, and the others go to 3" in said
+    )
+    named = MaskSource(train="shapes", classes=tuple("abcd"), bad_rows="skip")
+    assert load_masks(named, FORMAT).report.warnings == ()
+
+
 def test_a_mask_of_nothing_and_unknown_pixels_is_one_where_others_have_classes(folder: Path) -> None:
     partly_unknown = saved(np.eye(18, 24) * 255)
     partly_unknown.save(folder / "masks/3_mask.png")
