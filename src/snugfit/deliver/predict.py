@@ -28,6 +28,7 @@ from snugfit.deliver.predictor import Predictor, load_predictor
 from snugfit.deliver.scores import scores_of
 from snugfit.deliver.shown_rows import FileShown
 from snugfit.errors import DataError, ModelError, SettingError
+from snugfit.models.bundle import LEARNED_BY
 from snugfit.step.build import check_dataset
 from snugfit.system.disk_files import whole_file
 from snugfit.system.user_objects import is_python_path, load_object
@@ -229,6 +230,7 @@ def _evaluated(
 ) -> dict[str, Any]:
     """Return scores with what is told beside them."""
     shown = FileShown(rows, of_pictures="image_column" in predictors[0].meta)
+    warnings = [*rows.report.warnings, *_of_other_losses(predictors)]
     return {
         "metrics": values,
         **({} if plan is None else {"memory": str(plan)}),
@@ -236,9 +238,18 @@ def _evaluated(
         **({"baseline": dict(rows.report.baseline)} if rows.report.baseline else {}),
         "rows": len(rows.rows) or len(rows.examples),
         "skipped": dict(rows.report.skipped),
-        **({"warnings": list(rows.report.warnings)} if rows.report.warnings else {}),
+        **({"warnings": warnings} if warnings else {}),
         **_about(predictors),
     }
+
+
+def _of_other_losses(predictors: Sequence[Predictor]) -> list[str]:
+    """Return what to know of models that are scored by another loss than they learned by."""
+    names = {each.meta[LEARNED_BY] for each in predictors if LEARNED_BY in each.meta}
+    return [
+        f"the run learned by {name}, and the loss here is its task's. By its own: sf.load(RUN, loss=…).evaluate(DATA)."
+        for name in sorted(names)
+    ]
 
 
 def scores_beside(

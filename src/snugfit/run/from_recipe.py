@@ -13,7 +13,7 @@ from snugfit.core.technique import Stage
 from snugfit.deliver.model_registry import register_best
 from snugfit.errors import SettingError, short_path
 from snugfit.models.adapter_bundle import Base
-from snugfit.models.bundle import META
+from snugfit.models.bundle import LEARNED_BY, META, OWN_LOSS
 from snugfit.models.folders import CONFIG_PREFIX
 from snugfit.planner.answers.answer import Answer
 from snugfit.recipe.jobs import job_of, metrics_of, numerics_of, plan_of
@@ -44,6 +44,7 @@ from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import check_processes
 from snugfit.system.plugins import Importer
 from snugfit.system.processes import this_world
+from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import find, registered
 from snugfit.tasks.prepare import prepare, prepare_sides
 from snugfit.tasks.task import ModelObserver, Task
@@ -243,6 +244,8 @@ def _load(recipe: Recipe, options: RunOptions, strategy: Strategy) -> Task:
         return prepare_sides(recipe, options.sides)
     parts = strategy.shards and not any(each.reads_weights for each in recipe.all_techniques())
     task = prepare(recipe, keep=strategy.part if parts else None)
+    if is_python_path(recipe.loss) and OWN_LOSS not in task.meta:
+        task = replace(task, meta={**task.meta, LEARNED_BY: recipe.loss})
     return task if options.is_smoke else replace(task, observers=_observers(recipe, task))
 
 

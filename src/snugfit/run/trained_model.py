@@ -64,9 +64,11 @@ def with_own(
     """Return a predictor that makes batches, calls the model and scores it in the user's own way, where there is one."""
     if loss is not None and predictor.use is not None:
         from snugfit.core.losses import find_loss
+        from snugfit.models.bundle import LEARNED_BY
 
         use = dataclasses.replace(predictor.use, loss=find_loss(loss), own_loss=None)
-        predictor = dataclasses.replace(predictor, use=use)
+        meta = {key: value for key, value in predictor.meta.items() if key != LEARNED_BY}
+        predictor = dataclasses.replace(predictor, use=use, meta=meta)
     if collate is None and forward is None:
         return predictor
     if predictor.inference.run is not None:  # answers are generated, of other batches than those of training

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from snugfit.deliver.predict import evaluate_file, predict_file
+from snugfit.deliver.predict import evaluate_file, evaluate_rows, predict_file
 from snugfit.errors import DataError, SettingError
 from snugfit.models.bundle import load_bundle
 from snugfit.models.table_network import network_settings
@@ -147,7 +147,14 @@ def test_a_loss_of_the_users_own_is_for_one_network_alone(project: Path) -> None
     )
     with pytest.raises(SettingError, match="loss: mine:loss is not of each member.*take model: mlp"):
         train("regression", "loss=mine:loss")
-    assert train("regression", "loss=mine:loss", "model=mlp").status == "finished"
+    result = train("regression", "loss=mine:loss", "model=mlp")
+    assert result.status == "finished"
+    said = evaluate_file(result.run_dir, "rows.csv")["warnings"]
+    assert said == [
+        "the run learned by mine:loss, and the loss here is its task's. By its own: sf.load(RUN, loss=…).evaluate(DATA)."
+    ]
+    own = load(result.run_dir, loss=lambda outputs, data: (outputs - data["labels"]).abs())
+    assert "warnings" not in evaluate_rows(own.predictor, rows())
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
