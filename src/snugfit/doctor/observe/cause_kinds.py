@@ -319,16 +319,6 @@ def _calls_loss(node: ast.AST, _: str) -> bool:
     return isinstance(node, ast.Call) and bool(LOSS.search(last_name(node.func)))
 
 
-def _turns(node: ast.AST, _: str) -> bool:
-    """Return whether a sign is turned, or something is taken away."""
-    turns = (
-        isinstance(node, ast.UnaryOp)
-        and isinstance(node.op, ast.USub)
-        and not isinstance(node.operand, ast.Constant)
-    )
-    return turns or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub))
-
-
 def _writes_special(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.BinOp | ast.JoinedStr) and any(
         _names_special(each, name) for each in ast.walk(node)
@@ -446,7 +436,7 @@ KINDS: dict[str, Kind] = {
     "unscaled_inputs": Kind(back=(_gives_numbers,), side=0),
     "unscaled_targets": Kind(back=(named(LABELS, _makes),), side=1),
     "wrong_scores": Kind(back=(_computes,)),
-    "wrong_sign": Kind(back=(_turns, _computes)),
+    "wrong_sign": Kind(back=(_computes,)),
     "wrong_axis": Kind(back=(calls(_AXIS | _SHAPES),), side=0),
 }
 """What causes a pitfall, by the pitfall."""
