@@ -288,3 +288,20 @@ for epoch in range(3):
 def test_rows_of_a_pass_come_class_after_class(tmp_path: Path, rows: str, shuffle: str, pitfall: str) -> None:
     ill = found(tmp_path, BLOBS + SORTED.format(rows=rows, shuffle=shuffle))
     assert set(ill) == ({pitfall} if pitfall else set())
+
+
+WARMED = """
+optimizer = torch.optim.SGD(net.parameters(), 0.05)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, {steps})
+for epoch in range(6):
+    for x, y in DataLoader(TensorDataset(X, Y), 32, shuffle=True):
+        loss = F.cross_entropy(net(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        if epoch >= 1: schedule.step()
+"""
+
+
+@pytest.mark.parametrize(("steps", "pitfall"), [("5", "schedule_length"), ("5 * 10", "")])
+def test_epochs_behind_a_warm_up_are_epochs(tmp_path: Path, steps: str, pitfall: str) -> None:
+    ill = found(tmp_path, BLOBS + WARMED.format(steps=steps))
+    assert set(ill) == ({pitfall} if pitfall else set())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.data_faults import training_loaders
@@ -258,8 +259,11 @@ def hardly_falls(log: Log) -> list[Finding]:
 
 def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
     """Return what the length counts, where it is not the schedule's steps."""
-    training = {loader.id for loader in training_loaders(log)}
-    epochs = max((sum(e.loader == number for e in log.of(EpochEnd)) for number in training), default=0)
+    training = {
+        loader.id: loader.at for loader in training_loaders(log)
+    }  # some scripts make one for each epoch
+    ends = Counter(training[event.loader] for event in log.of(EpochEnd) if event.loader in training)
+    epochs = max(ends.values(), default=0)
     sizes = [event.rows for event in log.of(Forward) if event.grad]
     rows = max(set(sizes), key=sizes.count, default=0)
     batches = sum(loader.batches for loader in training_loaders(log))
@@ -281,8 +285,8 @@ def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
             meanings.append(f"{total} is the number of updates; it is stepped {moves} times in them")
         elif rows > 1 and _close(total, moves * rows):
             meanings.append(f"{total} is the number of rows; each step takes {rows} of them")
-    elif epochs > 1 and _close(total, epochs) and moves >= 2 * epochs:
-        meanings.append(f"{total} is the number of epochs; it is stepped {moves // epochs} times in each")
+    elif epochs > 1 and moves >= 2 * epochs and (_close(total, epochs) or moves * epochs == total * batches):
+        meanings.append(f"{total} is the number of epochs; it is stepped {moves // total} times in each")
     elif window > 1 and _close(moves, total * window):
         meanings.append(f"{total} is the number of updates; it is stepped in each of {moves} micro-batches")
     elif epochs > 1 and _close(total * epochs, moves) and _close(batches, moves):
