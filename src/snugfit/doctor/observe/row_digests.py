@@ -151,9 +151,10 @@ class Rows:
             self._evaluate(self._pending.pop(0))
 
     @property
-    def in_graph(self) -> list[int]:
-        """Return digests of the rows of the last pass with a graph, of which nothing was differentiated yet."""
-        return self._pending[-1].rows if self._pending else []
+    def in_graph(self) -> tuple[int, int, list[int]]:
+        """Return the model of the last pass with a graph, of which nothing was differentiated yet, how many backward passes were before it, and digests of its rows."""
+        last = self._pending[-1] if self._pending else None
+        return (0, 0, []) if last is None else (last.model, self._passes, last.rows)
 
     def _note_windows(self, batch: Tensor, digests: list[int], at: str, *, grad: bool) -> None:
         """Note rows of numbers without their first and without their last column: windows of a series share all but one with the next."""

@@ -15,35 +15,38 @@ LARGEST_MEMORY = 20_000
 
 @dataclass
 class _Line:
-    """The targets that one line has given to rows, and to which rows since the last update; `ambiguous`: it gives a row more than one, as for each of some tasks."""
+    """The targets that one line has given to rows, and to which rows since the last backward pass; `ambiguous`: it gives a row more than one, as for each of some tasks."""
 
     targets: dict[int, int] = field(default_factory=dict)
-    update: int = -1
+    passes: int = -1
     rows: set[int] = field(default_factory=set)
     ambiguous: bool = False
 
 
 class RowTargets:
-    """A memory of which row had which target, by the line that computes a loss of them."""
+    """A memory of which row had which target, by the line that computes a loss of them, and the model."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[tuple[str, int], _Line] = {}
 
-    def changed(self, at: str, update: int, rows: list[int], target: Tensor) -> tuple[int, int] | None:
+    def changed(
+        self, at: str, model: int, passes: int, rows: list[int], target: Tensor
+    ) -> tuple[int, int] | None:
         """Return how many rows of a batch were seen before, and how many of these have the target of another row now; None for few of either.
 
         Args:
-            at: the line that gives rows their targets.
-            update: updates before it.
+            at: the line that gives rows their targets, and its function.
+            model: the number of the model that they went through: another one may have other targets.
+            passes: backward passes before it.
             rows: digests of the rows.
             target: an answer, or some numbers, for each row.
         """
         targets = _digests(target)
         if not rows or len(targets) != len(rows) or len(set(targets)) < 2:
             return None
-        line = self._lines.setdefault(at, _Line())
-        if line.update != update:
-            line.update, line.rows = update, set()
+        line = self._lines.setdefault((at, model), _Line())
+        if line.passes != passes:
+            line.passes, line.rows = passes, set()
         line.ambiguous = line.ambiguous or not line.rows.isdisjoint(rows)
         line.rows.update(rows)
         if line.ambiguous or len(line.targets) > LARGEST_MEMORY:

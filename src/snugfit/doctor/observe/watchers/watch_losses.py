@@ -145,7 +145,7 @@ def watch_losses(
                     _look_at_multi_hot(recorder, name, input, target)
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
-                    _look_at_pairs(recorder, modules, target)
+                    _look_at_pairs(recorder, modules, name, target)
                     _look_at_mix(recorder, modules, target)
                     look_at_loop(recorder, modules, mean=options.get("reduction", "mean") == "mean")
                 result = original(input, target, *args, **kwargs)
@@ -173,7 +173,7 @@ def watch_losses(
                             noise.look_at(modules.batch, target)
                         _look_at_targets(recorder, modules, name, input, target)
                         look_at_dependence(recorder, modules, input, target)
-                        _look_at_pairs(recorder, modules, target)
+                        _look_at_pairs(recorder, modules, name, target)
                         _look_at_mix(recorder, modules, target)
                         look_at_loop(recorder, modules, mean=kwargs.get("reduction", "mean") == "mean")
                         recorder.add(_binary(recorder, name, input, target, kwargs))
@@ -329,18 +329,18 @@ def look_at_bootstrap(recorder: Recorder, one: Tensor, other: Tensor) -> None:
         recorder.add(TargetGradient(where(), recorder.log.updates, DIFFERENCE))
 
 
-def _look_at_pairs(recorder: Recorder, modules: ModuleWatch, target: Tensor) -> None:
+def _look_at_pairs(recorder: Recorder, modules: ModuleWatch, name: str, target: Tensor) -> None:
     """Note rows that come again with the targets of other rows."""
-    rows, update = modules.rows.in_graph, recorder.log.updates
+    model, passes, rows = modules.rows.in_graph
     if not rows or not torch.is_grad_enabled():
         return
     at = where()
-    changed = modules.row_targets.changed(at, update, rows, target)
+    changed = modules.row_targets.changed(f"{at} {name}", model, passes, rows, target)
     if changed is not None:
         again, other = changed
         what = f"Of {again} rows that come again, {other} have the target that another row had before: inputs and targets are taken in orders of their own."
         fix = "inputs, targets = x[rows], y[rows]   # by the same rows; what is kept for later is kept by the row's number"
-        recorder.add(Fault(at, update, "mismatched_rows", what, fix, 2))
+        recorder.add(Fault(at, recorder.log.updates, "mismatched_rows", what, fix, 2))
 
 
 def _look_at_signs(recorder: Recorder, name: str, target: Tensor) -> None:
