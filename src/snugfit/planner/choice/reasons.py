@@ -142,7 +142,26 @@ def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
         f"Nothing that was tried fits in {brief_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free. "
         f"The smallest that would do: {needs or brief_bytes(least.prediction.reserved_bytes)}."
     )
-    return (first, *_coarser(search), *_devices(search, needed), *_run(search))
+    return (first, *_in_growing_segments(search), *_coarser(search), *_devices(search, needed), *_run(search))
+
+
+def _in_growing_segments(search: Search) -> Iterator[str]:
+    """Yield the least plan that would fit if the allocator left nothing unused between blocks of memory, as segments that grow hardly do."""
+    machine, budget = search.planner.machine, search.budget
+    if machine.type != "cuda" or machine.expandable_segments:
+        return
+    allocated = [
+        (each.prediction.peak_bytes + machine.device.reserved, each)
+        for each in search.tried
+        if each.level <= search.coarsest
+    ]
+    fitting = [(size, each) for size, each in allocated if budget.has(size, each.prediction.host_peak_bytes)]
+    if fitting:
+        size, least = min(fitting, key=lambda pair: pair[0])
+        yield (
+            f"{least.rung} allocates {brief_bytes(size)}, and the rest lies unused between blocks of memory: "
+            "set PYTORCH_ALLOC_CONF=expandable_segments:True, which a plan reads too, and plan again."
+        )
 
 
 def _coarser(search: Search) -> Iterator[str]:

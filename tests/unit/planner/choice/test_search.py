@@ -78,8 +78,10 @@ class Laws:
     machine: Any = field(
         default_factory=lambda: SimpleNamespace(
             type="cuda",
+            expandable_segments=True,
             device=SimpleNamespace(
                 kind="cuda",
+                reserved=0,
                 flops={"float32": 1e12, "bfloat16": 1e12},
                 efficiency={"matmul": 1.0},
                 calibrated=False,
@@ -440,6 +442,22 @@ def test_a_level_that_is_not_allowed_is_no_reason_to_blame_the_host() -> None:
     said = why_not(search, needed)
     assert "host" not in said[0]
     assert "On this device it fits at compact: --fidelity compact." in said
+
+
+@pytest.mark.parametrize("grow", [False, True])
+def test_where_only_what_lies_unused_between_blocks_of_memory_is_too_much_the_setting_is_named(
+    grow: bool,
+) -> None:
+    laws = Laws()
+    laws.machine.expandable_segments = grow
+    least = min(found.peak_bytes for found in laws.every(Fidelity.FULL, Fidelity.FULL))
+    search = searched(laws, least / MB + 50)
+    assert search.best() is None
+    said = " ".join(why_not(search, search.needed()))
+    assert ("set PYTORCH_ALLOC_CONF=expandable_segments:True" in said) is not grow
+    beside = searched(laws, least / MB - 50)
+    assert beside.best() is None
+    assert "expandable_segments" not in " ".join(why_not(beside, beside.needed()))
 
 
 class Crowded(Laws):
