@@ -74,7 +74,7 @@ class WindowCompute:
         nonfinite_counts: list[Tensor] = []
         host = NOTHING if step.seams.sums is None else step.seams.sums.taking()
         # hooks of the user's own see a gradient when it is true
-        late = bool(step.hooks_behind) and step.seams.sums is None and not (alone and factor == 1.0)
+        late = step.hooks_behind.there and step.seams.sums is None and not (alone and factor == 1.0)
         held = step.hooks_behind.held_back() if late else NOTHING
         with phase("pass"), step.one_pass(), held, host:
             for number, (part, counts) in enumerate(self._micro_batches(passes)):

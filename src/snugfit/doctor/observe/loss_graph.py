@@ -116,6 +116,7 @@ def addends_of(node: Any) -> list[Any]:
 def is_passed_over(node: Any) -> bool:
     """Return whether nothing has differentiated a value, while what it was computed of has been, for another one, and can be no more.
 
+    >>> import torch
     >>> hidden = torch.ones(2, requires_grad=True).exp()
     >>> one, other = hidden.square().mean(), (hidden - 1).abs().mean()
     >>> is_passed_over(other.grad_fn)

@@ -93,7 +93,8 @@ class HooksBehind:
         self._parameters = [each for each in parameters if _BEHIND_GRADIENT(each)]
         self._held: dict[nn.Parameter, dict[int, Callable[[nn.Parameter], None]]] = {}
 
-    def __bool__(self) -> bool:
+    @property
+    def there(self) -> bool:
         """Return whether there are any."""
         return bool(self._parameters)
 
