@@ -3,7 +3,7 @@
 A faulty script is named after its pitfall, and marks the line that should be reported with `# <- here`. Those in
 `fresh` were written after the detectors were frozen; what the frozen ones missed is kept in `MISSED_AT_FIRST`.
 
-Those in `second_hand`, `third_hand` and `sixth_hand` to `tenth_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
+Those in `second_hand`, `third_hand` and `sixth_hand` to `eleventh_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
 writer of the detectors from reports of users. They are named after what they train; `expected.json` says which pitfalls name the fault, and
 `SHA256SUMS` was written down before a detector saw them.
 """
@@ -36,9 +36,21 @@ HERE = Path(__file__).resolve().parent
     EIGHTH_HAND,
     NINTH_HAND,
     TENTH_HAND,
+    ELEVENTH_HAND,
 ) = (
     HERE / f"{name}_hand"
-    for name in ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+    for name in (
+        "second",
+        "third",
+        "fourth",
+        "fifth",
+        "sixth",
+        "seventh",
+        "eighth",
+        "ninth",
+        "tenth",
+        "eleventh",
+    )
 )
 MARK = "# <- here"
 
@@ -660,8 +672,88 @@ ALARMS_OF_TENTH_HAND = (
 NEAR_FAULTS_OF_TENTH_HAND = ("dpo_preferences_twin", "pix2pix_edges_twin", "wgan_signals_twin")
 """Clean scripts of `tenth_hand` that are as near to a fault as any to what was changed after it."""
 
-UNKNOWN_NAMES_OF_TENTH_HAND = ("critic_frozen", "returns", "same_order")
-"""Names that the tenth hand expected and that no check has."""
+UNKNOWN_NAMES = ("critic_frozen", "returns", "same_order")
+"""Names that the tenth hand expected and that no check has; the eleventh expected the last."""
+
+WITHOUT_MARKS = (TENTH_HAND, ELEVENTH_HAND)
+"""Hands that wrote their lines down beside the scripts alone."""
+
+FOUND_OF_ELEVENTH_HAND = (
+    "accelerate_pairs_1",
+    "captions_clip_1",
+    "captions_clip_2",
+    "ddp_rain_1",
+    "digits_ctc_1",
+    "dqn_pole_1",
+    "dqn_pole_2",
+    "fraud_embed_1",
+    "fraud_embed_2",
+    "grid_yolo_1",
+    "grid_yolo_2",
+    "hf_places_ner_2",
+    "hf_tickets_1",
+    "hf_tickets_2",
+    "kd_textures_1",
+    "kd_textures_2",
+    "keyword_m5_1",
+    "leaf_vae_2",
+    "molecule_gin_2",
+    "moons_ddpm_1",
+    "moons_ddpm_2",
+    "names_lstm_1",
+    "names_lstm_2",
+    "nano_rope_1",
+    "nano_rope_2",
+    "peft_smalltalk_2",
+    "ppo_lander_2",
+    "resume_birds_1",
+    "resume_birds_2",
+    "road_unet_1",
+    "road_unet_2",
+    "seed_resnet_1",
+    "seed_resnet_2",
+    "seed_resnet_3",
+    "sensor_simclr_2",
+    "shop_sasrec_1",
+    "shop_sasrec_2",
+    "songs_ncf_1",
+    "songs_ncf_2",
+    "stamp_dcgan_1",
+    "stamp_dcgan_2",
+    "tide_lstm_1",
+    "wine_prices_1",
+)
+"""Faults of `eleventh_hand` that the detectors as they were frozen found at a marked line."""
+
+ELSEWHERE_OF_ELEVENTH_HAND = (
+    "digits_ctc_2",
+    "peft_smalltalk_1",
+    "plankton_transfer_1",
+    "plankton_transfer_2",
+)
+"""Faults of `eleventh_hand` that they found at a line that is not marked."""
+
+MISSED_OF_ELEVENTH_HAND = (
+    "accelerate_pairs_2",
+    "ddp_rain_2",
+    "energy_former_1",
+    "energy_former_2",
+    "hf_places_ner_1",
+    "keyword_m5_2",
+    "leaf_vae_1",
+    "molecule_gin_1",
+    "papers_gat_1",
+    "papers_gat_2",
+    "ppo_lander_1",
+    "sensor_simclr_1",
+    "tide_lstm_2",
+    "tide_lstm_3",
+    "wine_prices_2",
+)
+"""Faults of `eleventh_hand` that they missed, named otherwise, or found as worth a look alone."""
+
+ALARMS_OF_ELEVENTH_HAND = ("molecule_gin_twin", "nano_rope_twin")
+"""Clean scripts of `eleventh_hand` on which they found something certain or likely."""
 
 RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
 """Scripts of `third_hand` that start ranks of their own, and so run as commands."""
@@ -709,7 +801,7 @@ class Case:
     @property
     def pitfalls(self) -> list[str]:
         """The names of the planted fault, each of which is right; none of a clean script."""
-        for hand in (SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, NINTH_HAND, TENTH_HAND):
+        for hand in (SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, NINTH_HAND, TENTH_HAND, ELEVENTH_HAND):
             if hand in self.script.parents:
                 named = expected(hand)["faulty"].get(self.script.stem, {}).get("pitfalls", ())
                 return [*named, *filter(None, [NAMED_SINCE.get(self.script.stem)])]
@@ -717,12 +809,13 @@ class Case:
 
     @property
     def marked(self) -> list[int]:
-        """The lines that the script marks, or that are written down beside it, as those of the tenth hand."""
-        if TENTH_HAND in self.script.parents:
-            spans = expected(TENTH_HAND)["faulty"].get(self.script.stem, {}).get("lines", {})
-            return [
-                each for first, last in spans.get(self.script.name, ()) for each in range(first, last + 1)
-            ]
+        """The lines that the script marks, or that are written down beside it, as those of hands since the tenth."""
+        for hand in WITHOUT_MARKS:
+            if hand in self.script.parents:
+                spans = expected(hand)["faulty"].get(self.script.stem, {}).get("lines", {})
+                return [
+                    each for first, last in spans.get(self.script.name, ()) for each in range(first, last + 1)
+                ]
         lines = self.script.read_text().splitlines()
         return [number for number, line in enumerate(lines, start=1) if MARK in line]
 

@@ -14,15 +14,18 @@ from tests.doctor.corpus import (
     ALARM_OF_FOURTH_HAND,
     ALARMS_AT_FIRST,
     ALARMS_OF_EIGHTH_HAND,
+    ALARMS_OF_ELEVENTH_HAND,
     ALARMS_OF_NINTH_HAND,
     ALARMS_OF_TENTH_HAND,
     AT_ANOTHER_LINE,
     AT_THE_LINE_OF_NINTH_HAND,
     AT_THE_LINE_OF_TENTH_HAND,
     EIGHTH_HAND,
+    ELEVENTH_HAND,
     ELSEWHERE_AT_FIRST,
     ELSEWHERE_BY_THIRD_HAND,
     ELSEWHERE_OF_EIGHTH_HAND,
+    ELSEWHERE_OF_ELEVENTH_HAND,
     ELSEWHERE_OF_NINTH_HAND,
     ELSEWHERE_OF_SEVENTH_HAND,
     ELSEWHERE_OF_SIXTH_HAND,
@@ -30,6 +33,7 @@ from tests.doctor.corpus import (
     FIFTH_HAND,
     FOUND_BY_THIRD_HAND,
     FOUND_OF_EIGHTH_HAND,
+    FOUND_OF_ELEVENTH_HAND,
     FOUND_OF_FIFTH_HAND,
     FOUND_OF_FOURTH_HAND,
     FOUND_OF_NINTH_HAND,
@@ -45,6 +49,7 @@ from tests.doctor.corpus import (
     MENDED_OF_THIRD_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_EIGHTH_HAND,
+    MISSED_OF_ELEVENTH_HAND,
     MISSED_OF_NINTH_HAND,
     MISSED_OF_SECOND_HAND,
     MISSED_OF_SEVENTH_HAND,
@@ -62,7 +67,8 @@ from tests.doctor.corpus import (
     TENTH_HAND,
     THIRD_HAND,
     TRUE_AFTER_ALL,
-    UNKNOWN_NAMES_OF_TENTH_HAND,
+    UNKNOWN_NAMES,
+    WITHOUT_MARKS,
     Case,
     examine,
     expected,
@@ -186,6 +192,7 @@ def test_the_corpus_is_as_large_as_was_promised() -> None:
         EIGHTH_HAND,
         NINTH_HAND,
         TENTH_HAND,
+        ELEVENTH_HAND,
     ],
     ids=attrgetter("name"),
 )
@@ -260,8 +267,13 @@ def test_the_sixth_hand_says_what_it_planted_where_from_and_what_the_frozen_dete
         (EIGHTH_HAND, (61, 30), (FOUND_OF_EIGHTH_HAND, ELSEWHERE_OF_EIGHTH_HAND, MISSED_OF_EIGHTH_HAND)),
         (NINTH_HAND, (60, 60), (FOUND_OF_NINTH_HAND, ELSEWHERE_OF_NINTH_HAND, MISSED_OF_NINTH_HAND)),
         (TENTH_HAND, (60, 60), (FOUND_OF_TENTH_HAND, ELSEWHERE_OF_TENTH_HAND, MISSED_OF_TENTH_HAND)),
+        (
+            ELEVENTH_HAND,
+            (62, 30),
+            (FOUND_OF_ELEVENTH_HAND, ELSEWHERE_OF_ELEVENTH_HAND, MISSED_OF_ELEVENTH_HAND),
+        ),
     ],
-    ids=("seventh", "eighth", "ninth", "tenth"),
+    ids=("seventh", "eighth", "ninth", "tenth", "eleventh"),
 )
 def test_hands_since_the_seventh_say_what_they_planted_where_from_and_what_the_detectors_made_of_it(
     hand: Path, counts: tuple[int, int], at_first: tuple[tuple[str, ...], ...]
@@ -273,15 +285,13 @@ def test_hands_since_the_seventh_say_what_they_planted_where_from_and_what_the_d
     assert (set(table["faulty"]), set(table["clean"])) == (faulty, clean)
     assert (len(faulty), len(clean)) == counts
     for name, row in table["faulty"].items():
-        known = set(PITFALLS) | set(UNKNOWN_NAMES_OF_TENTH_HAND)
+        known = set(PITFALLS) | set(UNKNOWN_NAMES)
         assert row["source"] and set(row["pitfalls"]) <= known and row["twin"] in clean, name
         for file, spans in row["lines"].items():
             lines = (hand / "faulty" / file).read_text().splitlines()
             assert spans and all(1 <= a <= b <= len(lines) for a, b in spans), file
             marked = [number for number, line in enumerate(lines, 1) if line.endswith(MARK)]
-            assert marked or hand is TENTH_HAND, (
-                "the tenth hand wrote its lines down beside the scripts alone"
-            )
+            assert marked or hand in WITHOUT_MARKS, "they wrote their lines down beside the scripts alone"
             assert all(any(a <= each <= b for a, b in spans) for each in marked), file
     assert sorted(faulty) == sorted(name for names in at_first for name in names)
 
@@ -291,16 +301,19 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     eighth = (FOUND_OF_EIGHTH_HAND, ELSEWHERE_OF_EIGHTH_HAND, MISSED_OF_EIGHTH_HAND)
     ninth = (FOUND_OF_NINTH_HAND, ELSEWHERE_OF_NINTH_HAND, MISSED_OF_NINTH_HAND)
     tenth = (FOUND_OF_TENTH_HAND, ELSEWHERE_OF_TENTH_HAND, MISSED_OF_TENTH_HAND)
+    eleventh = (FOUND_OF_ELEVENTH_HAND, ELSEWHERE_OF_ELEVENTH_HAND, MISSED_OF_ELEVENTH_HAND)
     assert [len(names) for names in seventh] == [27, 10, 15]
     assert [len(names) for names in eighth] == [34, 5, 22]
     assert [len(names) for names in ninth] == [31, 6, 23]
     assert [len(names) for names in tenth] == [28, 13, 19]
+    assert [len(names) for names in eleventh] == [43, 4, 15]
     assert set(MENDED_OF_NINTH_HAND) == set(MISSED_OF_NINTH_HAND)
     assert set(AT_THE_LINE_OF_NINTH_HAND) == set(ELSEWHERE_OF_NINTH_HAND)
     assert set(ALARMS_OF_NINTH_HAND) < set(expected(NINTH_HAND)["clean"])
     assert set(MENDED_OF_TENTH_HAND) < set(MISSED_OF_TENTH_HAND)
     assert set(AT_THE_LINE_OF_TENTH_HAND) == set(ELSEWHERE_OF_TENTH_HAND)
     assert set(ALARMS_OF_TENTH_HAND) < set(expected(TENTH_HAND)["clean"])
+    assert set(ALARMS_OF_ELEVENTH_HAND) < set(expected(ELEVENTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 
 
