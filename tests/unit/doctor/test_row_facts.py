@@ -36,6 +36,28 @@ def test_a_batch_without_rows_has_nothing_to_tell() -> None:
     assert rows.first == []
 
 
+@pytest.mark.parametrize("both", [True, False])
+def test_pieces_that_are_drawn_for_two_parts_on_one_line_are_told_from_those_of_one_pool(both: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    pool, others = torch.randn(2, 400, 8, generator=generator)
+    others[:40] = pool[:40]  # what repeats itself is in both parts
+    rows = Rows()
+
+    def drawn(data: torch.Tensor, *, grad: bool) -> None:
+        at = torch.randint(400, (8,), generator=generator)
+        rows.forward(1, data[at], "train.py:9", grad=grad, place=0)
+
+    for _ in range(3):
+        for _ in range(20):
+            drawn(pool, grad=True)
+            rows.backward()
+        for part in (pool, others) if both else (pool, pool):
+            for _ in range(6):
+                drawn(part, grad=False)
+    (overlap,) = rows.overlaps()
+    assert overlap.drawn and overlap.apart == both
+
+
 def test_padding_at_the_end_of_whole_numbers_does_not_count_and_rows_without_anything_have_no_digest() -> (
     None
 ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,8 @@ MOST_KNOWN = 8
 """Passes in turn that bring no new row, after which there are none."""
 LEAST_APART, TIMES_APART = 3, 4
 """Passes without a trained row from which on they are a part that was held out, and how many times as many they are as by chance."""
+DEVIATIONS_APART = 3
+"""How far the numbers of trained rows in passes that are drawn anew vary beyond chance, from which on the passes are of two parts: a text that repeats itself has some in both."""
 _BITS = {1: torch.int8, 2: torch.int16}
 """Types to read numbers as that NumPy does not have."""
 _FACTORS = np.random.Generator(np.random.PCG64(23)).integers(-(2**62), 2**62, 2 * SAMPLED) | 1
@@ -256,7 +259,9 @@ class Rows:
                 shared = len(seen.rows & trained)
                 drawn = len(seen.rounds) > 1 and 2 * len(seen.rows) > seen.times
                 whole = trained <= seen.rows
-                apart = _are_of_two_kinds(seen.passes, trained)
+                apart = _are_of_two_kinds(seen.passes, trained) or (
+                    drawn and _vary_beyond_chance(seen.passes, trained)
+                )
                 shared_rows.append(Overlap(loader, seen.at, len(seen.rows), shared, whole, drawn, apart))
         return shared_rows
 
@@ -270,3 +275,15 @@ def _are_of_two_kinds(passes: list[set[int]], trained: set[int]) -> bool:
     without = sum(each.isdisjoint(trained) for each in passes)
     by_chance = sum((1 - share) ** len(each) for each in passes)
     return without >= LEAST_APART and without >= TIMES_APART * by_chance
+
+
+def _vary_beyond_chance(passes: list[set[int]], trained: set[int]) -> bool:
+    """Return whether rows that were trained on are many in some passes and few in others, as draws from one pool are not."""
+    rows = sum(map(len, passes))
+    share = sum(len(each & trained) for each in passes) / rows if rows else 0.0
+    if not 0 < share < 1:
+        return False
+    ratios = [
+        (len(each & trained) - share * len(each)) ** 2 / (share * (1 - share) * len(each)) for each in passes
+    ]
+    return sum(ratios) >= len(passes) + DEVIATIONS_APART * math.sqrt(2 * len(passes))
