@@ -305,3 +305,29 @@ for epoch in range(6):
 def test_epochs_behind_a_warm_up_are_epochs(tmp_path: Path, steps: str, pitfall: str) -> None:
     ill = found(tmp_path, BLOBS + WARMED.format(steps=steps))
     assert set(ill) == ({pitfall} if pitfall else set())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pitfall"), [("torch.randn(280, 4)", ""), ("torch.randn(2, 4, 140)", "batch_norm")]
+)
+def test_few_rows_are_those_that_a_norm_is_given_not_the_two_of_a_list_of_edges(
+    tmp_path: Path, nodes: str, pitfall: str
+) -> None:
+    ill = found(
+        tmp_path,
+        f"""
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm = nn.BatchNorm1d(4)
+            def forward(self, edges, nodes):
+                return self.norm(nodes).relu()
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+        for step in range(12):
+            nodes = {nodes}
+            loss = F.mse_loss(net(torch.randint(0, 280, (2, 600)), nodes), nodes.abs())
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+    )  # fmt: skip
+    assert set(ill) == ({pitfall} if pitfall else set())

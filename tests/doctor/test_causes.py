@@ -30,6 +30,26 @@ CAUSE, SEEN = "# cause", "# seen"
         ),
         ("wrong_axis", "loss = F.cross_entropy(scores.reshape(-1, 4), target)  # seen"),
         (
+            "best_not_copied",
+            """
+            best, weights = 0.0, None
+            for epoch in range(9):
+                if score(net) > best:
+                    best = score(net)
+                    weights = net.state_dict()  # cause
+            net.load_state_dict(weights)  # seen
+            """,
+        ),
+        ("best_not_copied", "target.load_state_dict(net.state_dict())  # seen"),
+        (
+            "end_never_scored",
+            """
+            BOS, EOS = 1, 2
+            PAD = EOS  # cause
+            loss = net(**batch).loss  # seen
+            """,
+        ),
+        (
             "constant_term",
             """
             def penalty(net, rows):

@@ -273,8 +273,8 @@ def _unfreezes(node: ast.AST, _: str) -> bool:
 def _shares_end(node: ast.AST, _: str) -> bool:
     return (
         isinstance(node, ast.Assign)
-        and last_name(node.targets[0]).startswith("pad_token")
-        and last_name(node.value).startswith("eos_token")
+        and bool(re.match(r"(?i)pad(_?(token|id|idx|index))*$", last_name(node.targets[0])))
+        and bool(re.match(r"(?i)(eos|end)(_?(token|id|idx|index))*$", last_name(node.value)))
     )
 
 
@@ -382,6 +382,7 @@ KINDS: dict[str, Kind] = {
     "batch_mean_scores": Kind(
         ahead=(_divides_by_count,), here=(lambda node, _: isinstance(node, ast.AugAssign),)
     ),
+    "best_not_copied": Kind(back=(calls(frozenset(["state_dict"])),)),
     "broadcast_loss": Kind(back=(_computes,)),
     "constant_term": Kind(back=(_graph_left_out, _without_graph, _computes)),
     "dropped_columns": Kind(

@@ -18,7 +18,7 @@ class ModelSeen:
 
     Args:
         modal: names of its modules that differ between training and evaluation.
-        norms: names of its batch norms; `norm_rows` is how many values each of their statistics usually is made of.
+        norms: names of its batch norms; `norm_rows` is how many values each of their statistics usually is made of, `norm_batch` the most rows that one of them was given.
         shared: modules without weights that are called at several places.
         biased: layers with a bias that trains, whose output a norm over rows got as it was.
         first_layer: name of the first layer with a matrix; `input_scale` is the root mean square of what it got, `image` whether that
@@ -41,6 +41,7 @@ class ModelSeen:
     checkpoint_dtype: str
     dtype: str
     wrapper: str
+    norm_batch: int = 0
     biased: list[str] = field(default_factory=list)
     first_layer: str = ""
     input_scale: float = 0.0

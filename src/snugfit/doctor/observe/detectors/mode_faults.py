@@ -376,7 +376,9 @@ def batch_norm(log: Log) -> list[Finding]:
         accumulating = [window for window in windows(log) if window.accumulates()]
         rows = model.norm_rows
         batches = [event.rows for event in log.of(Forward) if event.module == model.id and event.grad]
-        few = bool(batches) and max(batches) <= (FEW_ACCUMULATED if accumulating else FEW_PICTURES)
+        # the first axis of an input may be another than that of the rows: the edges of a graph have two
+        least = FEW_ACCUMULATED if accumulating else FEW_PICTURES
+        few = bool(batches) and max(*batches, model.norm_batch) <= least
         if rows > TINY_ROWS and not accumulating and not few:
             continue
         bad = rows < SMALL_ROWS or few

@@ -305,8 +305,10 @@ def not_in_optimizer(log: Log) -> list[Finding]:
     holes = [each for each in rest if each.model in partly]
     whole = [each for each in rest if each.model not in partly]
     if holes:
+        # the last: one before it may be that of a pre-training
         optimizer = next(
-            (o for o in log.optimizers if _shares_model(log, o.parameters, holes[0].model)), log.optimizers[0]
+            (o for o in reversed(log.optimizers) if _shares_model(log, o.parameters, holes[0].model)),
+            log.optimizers[0],
         )
         findings.append(
             Finding(

@@ -449,6 +449,7 @@ class ModuleWatch:
             self.time_first = TimeFirst(type(module).__name__, where(), sequence.shape, as_given)
         if isinstance(module, NORMS):
             if module.training and torch.is_grad_enabled() and args:
+                root.norm_batch = max(root.norm_batch, len(args[0]))
                 rows = self._norm_rows.setdefault(root.id, {})
                 rows.setdefault(self.recorder.number(module), []).append(
                     args[0].numel() // module.num_features
