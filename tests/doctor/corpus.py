@@ -731,7 +731,7 @@ ELSEWHERE_OF_ELEVENTH_HAND = (
     "plankton_transfer_1",
     "plankton_transfer_2",
 )
-"""Faults of `eleventh_hand` that they found at a line that is not marked."""
+"""Faults of `eleventh_hand` that they found at a line that is not marked: all are said at a marked one since."""
 
 MISSED_OF_ELEVENTH_HAND = (
     "accelerate_pairs_2",
@@ -753,7 +753,7 @@ MISSED_OF_ELEVENTH_HAND = (
 """Faults of `eleventh_hand` that they missed, named otherwise, or found as worth a look alone."""
 
 ALARMS_OF_ELEVENTH_HAND = ("molecule_gin_twin", "nano_rope_twin")
-"""Clean scripts of `eleventh_hand` on which they found something certain or likely."""
+"""Clean scripts of `eleventh_hand` on which they found something certain or likely: none since."""
 
 RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
 """Scripts of `third_hand` that start ranks of their own, and so run as commands."""

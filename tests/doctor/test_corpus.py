@@ -86,6 +86,10 @@ FAULTY_OF_FOURTH_HAND, CLEAN_OF_FOURTH_HAND = scripts("fourth_hand/faulty"), scr
 FAULTY_OF_FIFTH_HAND, CLEAN_OF_FIFTH_HAND = scripts("fifth_hand/faulty"), scripts("fifth_hand/clean")
 FAULTY_OF_NINTH_HAND, CLEAN_OF_NINTH_HAND = scripts("ninth_hand/faulty"), scripts("ninth_hand/clean")
 FAULTY_OF_TENTH_HAND, CLEAN_OF_TENTH_HAND = scripts("tenth_hand/faulty"), scripts("tenth_hand/clean")
+FAULTY_OF_ELEVENTH_HAND, CLEAN_OF_ELEVENTH_HAND = (
+    scripts("eleventh_hand/faulty"),
+    scripts("eleventh_hand/clean"),
+)
 KNOWN_OF_FIFTH_HAND = {*FOUND_OF_FIFTH_HAND, *MENDED_OF_FIFTH_HAND}
 KNOWN_OF_FOURTH_HAND = {*FOUND_OF_FOURTH_HAND, *MENDED_OF_FOURTH_HAND}
 FOUND_OF_THIRD_HAND = {*FOUND_BY_THIRD_HAND, *ELSEWHERE_BY_THIRD_HAND, *MENDED_OF_THIRD_HAND}
@@ -123,6 +127,7 @@ def _examine(script: Path) -> Case:
             for each in FAULTY_OF_TENTH_HAND
             if each.stem in (*MENDED_OF_TENTH_HAND, *AT_THE_LINE_OF_TENTH_HAND)
         ),
+        *(each for each in FAULTY_OF_ELEVENTH_HAND if each.stem in ELSEWHERE_OF_ELEVENTH_HAND),
     ],
     ids=_stem,
 )
@@ -152,6 +157,7 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
             for each in CLEAN_OF_TENTH_HAND
             if each.stem in ALARMS_OF_TENTH_HAND + NEAR_FAULTS_OF_TENTH_HAND
         ),
+        *(each for each in CLEAN_OF_ELEVENTH_HAND if each.stem in ALARMS_OF_ELEVENTH_HAND),
     ],
     ids=_stem,
 )
