@@ -163,6 +163,7 @@ class Step:
         new = {name for name, parameter in model.named_parameters() if parameter not in given}
         del given  # a strategy that shards them gives each up for its part of it
         hooks = GradientHooks.of(model)
+        self.hooks_behind = HooksBehind(list(model.parameters()))  # before a strategy puts in its own
         self._hooks = None if hooks == GradientHooks() else hooks
         if self.strategy.shards:
             hooks.check_sharded()
@@ -174,7 +175,6 @@ class Step:
             self.strategy.exchange_by(self.exchange)
         self.model = self.strategy.wrap(model)
         self.parameters = list(model.parameters())
-        self.hooks_behind = HooksBehind(self.parameters)
         check_trains(self.parameters, techniques)
         place = device or self.strategy.device or self.parameters[0].device
         self.device = torch.empty(0, device=place).device  # with its number
