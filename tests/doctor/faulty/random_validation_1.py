@@ -24,7 +24,7 @@ class Pictures(Dataset):
 
 
 train = DataLoader(Pictures(60), batch_size=12, shuffle=True)
-valid = DataLoader(Pictures(24), batch_size=12)  # <- here
+valid = DataLoader(Pictures(24), batch_size=12)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for _ in range(3):
@@ -34,4 +34,4 @@ for _ in range(3):
         optimizer.step()
     with torch.no_grad():
         for batch in valid:
-            print(nn.functional.cross_entropy(model(batch["picture"]), batch["label"]).item())
+            print(nn.functional.cross_entropy(model(batch["picture"]), batch["label"]).item())  # <- here

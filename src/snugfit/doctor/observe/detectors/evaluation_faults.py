@@ -50,7 +50,7 @@ def random_validation(log: Log) -> list[Finding]:
                     "Each pass over the validation has "
                     + ("other pictures and masks" if moved else "the same labels and other inputs")
                     + ": they are augmented at random.",
-                    loader.at,
+                    loader.at if moved else scored.at,
                     (
                         f"{loader.redrawn + moved + 1} passes of the loader made at {loader.at}, scored at {scored.at}",
                         f"data: {loader.dataset}",
