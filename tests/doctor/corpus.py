@@ -75,6 +75,8 @@ ELSEWHERE_BY_THIRD_HAND = (
 """Faults of `third_hand` that the detectors as they were found at another line; `one_block_many_times` as worth a look."""
 
 AT_ANOTHER_LINE = {
+    "gpt_stories_1": "reported where forward() computes the loss, not where the batch takes its targets",
+    "t5_titles_2": "reported where the collator makes the labels, not where they are given as the decoder's inputs",
     "clip_before_unscale_3": "reported where the scaler unscales what was changed; what changed it is not watched",
     "eval_and_never_back": "reported where eval() switches the model, not where it then trains",
     "last_window_3": "reported where the optimizer steps, which it does too rarely",
@@ -731,7 +733,10 @@ ELSEWHERE_OF_ELEVENTH_HAND = (
     "plankton_transfer_1",
     "plankton_transfer_2",
 )
-"""Faults of `eleventh_hand` that they found at a line that is not marked: all are said at a marked one since."""
+"""Faults of `eleventh_hand` that they found at a line that is not marked."""
+
+AT_THE_LINE_OF_ELEVENTH_HAND = ("peft_smalltalk_1", "plankton_transfer_1", "plankton_transfer_2")
+"""Those of them that are said at a marked line since."""
 
 MISSED_OF_ELEVENTH_HAND = (
     "accelerate_pairs_2",

@@ -18,6 +18,7 @@ from tests.doctor.corpus import (
     ALARMS_OF_NINTH_HAND,
     ALARMS_OF_TENTH_HAND,
     AT_ANOTHER_LINE,
+    AT_THE_LINE_OF_ELEVENTH_HAND,
     AT_THE_LINE_OF_NINTH_HAND,
     AT_THE_LINE_OF_TENTH_HAND,
     EIGHTH_HAND,
@@ -127,7 +128,7 @@ def _examine(script: Path) -> Case:
             for each in FAULTY_OF_TENTH_HAND
             if each.stem in (*MENDED_OF_TENTH_HAND, *AT_THE_LINE_OF_TENTH_HAND)
         ),
-        *(each for each in FAULTY_OF_ELEVENTH_HAND if each.stem in ELSEWHERE_OF_ELEVENTH_HAND),
+        *(each for each in FAULTY_OF_ELEVENTH_HAND if each.stem in AT_THE_LINE_OF_ELEVENTH_HAND),
     ],
     ids=_stem,
 )
@@ -170,12 +171,12 @@ def test_nothing_certain_or_likely_is_found_on_a_clean_script_which_runs_to_its_
     assert not ill, ill
 
 
-def test_every_pitfall_has_a_script_and_every_faulty_script_marks_one_line() -> None:
+def test_every_pitfall_has_a_script_and_every_faulty_script_marks_a_line() -> None:
     planted = {script.stem.rpartition("_")[0] for script in FAULTY}
     assert planted == set(OBSERVED)
     assert planted <= set(PITFALLS)
     for script in FAULTY:
-        assert script.read_text().count("# <- here") == 1, script.name
+        assert 1 <= script.read_text().count("# <- here") <= 2, script.name
 
 
 def test_the_corpus_is_as_large_as_was_promised() -> None:
@@ -319,6 +320,7 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     assert set(MENDED_OF_TENTH_HAND) < set(MISSED_OF_TENTH_HAND)
     assert set(AT_THE_LINE_OF_TENTH_HAND) == set(ELSEWHERE_OF_TENTH_HAND)
     assert set(ALARMS_OF_TENTH_HAND) < set(expected(TENTH_HAND)["clean"])
+    assert set(AT_THE_LINE_OF_ELEVENTH_HAND) < set(ELSEWHERE_OF_ELEVENTH_HAND)
     assert set(ALARMS_OF_ELEVENTH_HAND) < set(expected(ELEVENTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 

@@ -120,7 +120,7 @@ CASES = {
             net.train()
             for x, y in DataLoader(a, 50, shuffle=True): opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()
             net.eval()
-            with torch.no_grad(): print(sum(F.cross_entropy(net(x), y, reduction="sum").item() for x, y in DataLoader(b, 50)) / 100)
+            with torch.no_grad(): print(sum(F.cross_entropy(net(x), y, reduction="sum").item() for x, y in DataLoader(b, 50)) / 100)  # cause, as far as it is seen
         """,
         "random_validation",
     ),

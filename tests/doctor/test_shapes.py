@@ -12,13 +12,15 @@ pytestmark = pytest.mark.slow
 
 
 def told(tmp_path: Path, text: str, pitfall: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a pitfall, or nothing, is certain or likely of a script, at a line that it marks as the cause."""
+    """Check that a pitfall, or nothing, is certain or likely of a script, at a line that it marks as the cause, or by way of it."""
     monkeypatch.chdir(tmp_path)
     ill, _ = at_cause(tmp_path, text)
     lines = (tmp_path / "train.py").read_text().splitlines()
     causes = [f"train.py:{number}" for number, line in enumerate(lines, 1) if "# cause" in line]
     assert set(ill) == ({pitfall} if pitfall else set())
-    assert not pitfall or any(ill[pitfall].where.endswith(cause) for cause in causes), ill[pitfall].where
+    if pitfall:
+        way = (ill[pitfall].where, *ill[pitfall].way)
+        assert any(each.endswith(cause) for each in way for cause in causes), way
 
 
 ATTENDING = """

@@ -33,7 +33,7 @@ for epoch in range(4):
     with torch.no_grad():
         score = nn.functional.mse_loss(net(series[160:]), targets[160:]).item()
     if epoch == 0 or score < best - 1.0:
-        best, kept = score, net.state_dict()
+        best, kept = score, net.state_dict()  # <- here
     print(epoch, score)
 if kept is not None:
-    net.load_state_dict(kept)  # <- here
+    net.load_state_dict(kept)

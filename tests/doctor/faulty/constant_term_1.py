@@ -13,7 +13,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for _epoch in range(3):
     for rows in torch.randperm(256).split(32):
         penalty = sum(each.data.abs().sum() for each in model.parameters())  # <- here
-        loss = nn.functional.mse_loss(model(inputs[rows]), outputs[rows]) + 1e-3 * penalty  # <- here
+        loss = nn.functional.mse_loss(model(inputs[rows]), outputs[rows]) + 1e-3 * penalty
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -12,13 +12,13 @@ config = GPT2Config(
 model = GPT2LMHeadModel(config)
 model.train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-PAD = config.eos_token_id
+PAD = config.eos_token_id  # <- here
 for _ in range(6):
     lengths = torch.randint(4, 11, (6,))
     mask = (torch.arange(12)[None] <= lengths[:, None]).long()  # the end belongs to the text
     ids = torch.where(torch.arange(12)[None] < lengths[:, None], torch.randint(3, 50, (6, 12)), PAD)
     labels = ids.masked_fill(ids == PAD, -100)
-    loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss  # <- here
+    loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

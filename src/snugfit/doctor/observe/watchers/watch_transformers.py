@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -130,10 +131,11 @@ def watch_accelerate(recorder: Recorder, patches: Patches) -> None:
 
         return backward
 
-    def imported(module: ModuleType) -> None:
-        patches.wrap(module.Accelerator, "backward", passing)
+    def imported(_module: ModuleType) -> None:
+        patches.wrap(sys.modules["accelerate.accelerator"].Accelerator, "backward", passing)
 
-    patches.after_import("accelerate.accelerator", imported)
+    # which comes after it: where accelerate imports torch, its accelerator is there in part
+    patches.after_import("accelerate.launchers", imported)
 
 
 def _look_at_best(recorder: Recorder, trainer: Any, made: str) -> None:
