@@ -120,7 +120,7 @@ CASES = {
             net.train()
             for x, y in DataLoader(a, 50, shuffle=True): opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()
             net.eval()
-            with torch.no_grad(): print(sum(F.cross_entropy(net(x), y, reduction="sum").item() for x, y in DataLoader(b, 50)) / 100)  # cause, as far as it is seen
+            with torch.no_grad(): print(sum(F.cross_entropy(net(x), y, reduction="sum").item() for x, y in DataLoader(b, 50)) / 100)
         """,
         "random_validation",
     ),
@@ -286,7 +286,7 @@ CASES = {
                 self.body = nn.Sequential(nn.Linear(8, 24), nn.GELU())
                 self.head = nn.Linear(24, 5)
             def forward(self, x):
-                return torch.softmax(self.head(self.body(x)), -1)
+                return torch.softmax(self.head(self.body(x)), -1)  # cause
         def xent(scores, y):
             lse = torch.logsumexp(scores, dim=1)  # cause
             return (lse - scores.gather(1, y[:, None]).squeeze(1)).mean()  # cause

@@ -45,7 +45,7 @@ ORDER = "x = self.e(x)\norder = x[:, 0, 0].argsort()\n"
 
 
 def told(tmp_path: Path, text: str, pitfall: str) -> None:
-    """See that what is certain or likely, but for weights that no case uses, is this, also at the marked line, or by way of it; nothing for ""."""
+    """See that what is certain or likely, but for weights that no case uses, is this, also at the marked line; nothing for ""."""
     script = tmp_path / "train.py"
     script.write_text(BEGIN + text)
     log = watch_script(script)
@@ -53,7 +53,7 @@ def told(tmp_path: Path, text: str, pitfall: str) -> None:
     ill = [each for each in diagnose([log]) if is_ill([each]) and each.pitfall != "no_gradient"]
     assert {each.pitfall for each in ill} == ({pitfall} if pitfall else set()), ill
     marked = [number for number, line in enumerate(script.read_text().splitlines(), 1) if "# cause" in line]
-    places = [int(place.rpartition(":")[2]) for each in ill for place in (each.where, *each.way)]
+    places = [int(each.where.rpartition(":")[2]) for each in ill]
     assert not pitfall or set(marked) & set(places), (marked, places)
 
 

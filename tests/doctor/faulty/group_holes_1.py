@@ -9,7 +9,7 @@ torch.manual_seed(0)
 backbone, head = nn.Sequential(nn.Linear(6, 12), nn.ReLU()), nn.Linear(12, 2)
 backbone.requires_grad_(False)
 model = nn.Sequential(backbone, head)
-optimizer = torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()), lr=1e-2)  # <- here
+optimizer = torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()), lr=1e-2)
 for update in range(8):
     if update == 4:
         backbone.requires_grad_(True)  # <- here

@@ -11,7 +11,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
     tokens = torch.randint(1, 30, (4, 9))
     labels = tokens[:, 1:].masked_fill(tokens[:, 1:] > 0, -100)  # <- here
-    loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), labels.flatten())  # <- here
+    loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), labels.flatten())
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -20,7 +20,7 @@ class Pictures(Dataset):
     def __getitem__(self, row):
         top, left = torch.randint(0, 3, (2,)).tolist()
         picture = self.pictures[row][:, top : top + 8, left : left + 8]
-        return {"picture": picture * (0.9 + 0.2 * torch.rand(())), "label": self.labels[row]}  # <- here
+        return {"picture": picture * (0.9 + 0.2 * torch.rand(())), "label": self.labels[row]}
 
 
 train = DataLoader(Pictures(60), batch_size=12, shuffle=True)

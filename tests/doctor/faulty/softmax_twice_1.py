@@ -10,7 +10,7 @@ model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3), nn.Softmax(di
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(4):
-    loss = criterion(model(torch.randn(16, 6)), torch.randint(0, 3, (16,)))  # <- here
+    loss = criterion(model(torch.randn(16, 6)), torch.randint(0, 3, (16,)))
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -11,7 +11,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for _ in range(6):
     inputs = torch.randn(20, 7)
     labels = (inputs[:, 0] > 0).float()
-    loss = nn.functional.binary_cross_entropy_with_logits(model(inputs).squeeze(1), labels)  # <- here
+    loss = nn.functional.binary_cross_entropy_with_logits(model(inputs).squeeze(1), labels)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -17,7 +17,7 @@ model = nn.Sequential(nn.Embedding(len(words), 16), nn.Flatten(), nn.Linear(96, 
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for step in range(4):
     texts = [f"<s> w{step + i} w{2 * i} w{i + 9} w{3 * i}" for i in range(8)]  # <- here
-    batch = tokenizer(texts, return_tensors="pt")  # <- here
+    batch = tokenizer(texts, return_tensors="pt")
     loss = nn.functional.cross_entropy(model(batch["input_ids"]), torch.randint(0, 2, (8,)))
     optimizer.zero_grad()
     loss.backward()

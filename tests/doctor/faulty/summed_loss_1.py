@@ -13,7 +13,7 @@ criterion = nn.L1Loss(reduction="sum")  # <- here
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
 for epoch in range(3):
     for rows in torch.randperm(256).split(64):
-        loss = criterion(model(inputs[rows]), outputs[rows])  # <- here
+        loss = criterion(model(inputs[rows]), outputs[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

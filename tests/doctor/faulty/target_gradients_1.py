@@ -12,7 +12,7 @@ for _ in range(12):
     states = torch.rand(20, 3)
     rewards, following = states.sum(1), states * 0.9
     targets = rewards + 0.9 * value(following).squeeze(-1)  # <- here
-    loss = nn.functional.mse_loss(value(states).squeeze(-1), targets)  # <- here
+    loss = nn.functional.mse_loss(value(states).squeeze(-1), targets)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

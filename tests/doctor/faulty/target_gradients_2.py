@@ -22,7 +22,7 @@ for it in range(60):
         target = reward + 0.9 * critic(body(nxt)).squeeze(-1)
     adv = target - value  # <- here
     adv = (adv - adv.mean()) / (adv.std() + 1e-8)
-    pl = -(dist.log_prob(action) * adv).mean()  # <- here
+    pl = -(dist.log_prob(action) * adv).mean()
     vl = nn.functional.mse_loss(value, target)
     loss = pl + 0.5 * vl - 0.01 * dist.entropy().mean()
     opt.zero_grad()

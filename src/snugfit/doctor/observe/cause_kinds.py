@@ -55,9 +55,6 @@ _SHIFTS = frozenset(
 _HANDED = frozenset(
     ["next", "to", "cuda", "cpu", "float", "long", "unsqueeze", "squeeze", "view", "reshape", "flatten"]
 )
-_SCALERS = frozenset(
-    ["normalize", "standardize", "standardise", "normalise", "Normalize", "StandardScaler", "fit_transform"]
-)
 
 
 def calls(names: frozenset[str]) -> Test:
@@ -208,18 +205,6 @@ def _reads_all_places(node: ast.AST, _: str) -> bool:
     return len(parts) > 1 and any(ast.unparse(each) == "-1" for each in parts)
 
 
-def _scales(node: ast.AST, _: str) -> bool:
-    """Return whether something is taken away and what is left is divided, or a method that scales is called."""
-    if isinstance(node, ast.Call):
-        return last_name(node.func) in _SCALERS
-    return (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Div)
-        and isinstance(node.left, ast.BinOp)
-        and isinstance(node.left.op, ast.Sub)
-    )
-
-
 def _hides(node: ast.AST, _: str) -> bool:
     return isinstance(node, ast.Call) and last_name(node.func) in (
         "tril",
@@ -279,10 +264,8 @@ def _shares_end(node: ast.AST, _: str) -> bool:
 
 
 def _sets_transform(node: ast.AST, _: str) -> bool:
-    return (
-        isinstance(node, ast.Assign)
-        and last_name(node.targets[0]) == "transform"
-        and "dataset." in ast.unparse(node.targets[0])
+    return isinstance(node, ast.Assign) and bool(
+        re.search(r"\.dataset\.\w*(transform|tf|aug)\w*$", ast.unparse(node.targets[0]))
     )
 
 
@@ -309,10 +292,11 @@ _STARTS = frozenset(["backward", "step", "scale", "zero_grad", "manual_backward"
 
 
 def _computes(node: ast.AST, _: str) -> bool:
-    """Return whether something is computed: not where that is differentiated, or a whole training is started."""
+    """Return whether something is computed: not where that is differentiated, an object is made, or a whole training is started."""
     if isinstance(node, ast.BinOp | ast.Compare):
         return True
-    return isinstance(node, ast.Call) and last_name(node.func) not in {*_STARTS, *_HANDED}
+    name = last_name(node.func) if isinstance(node, ast.Call) else ""
+    return isinstance(node, ast.Call) and name not in {*_STARTS, *_HANDED} and not name[:1].isupper()
 
 
 def _calls_loss(node: ast.AST, _: str) -> bool:
@@ -380,7 +364,7 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     "accumulation": Kind(ahead=(_is_mean,), here=(calls(frozenset(["backward", "step"])),)),
     "batch_mean_scores": Kind(
-        ahead=(_divides_by_count,), here=(lambda node, _: isinstance(node, ast.AugAssign),)
+        ahead=(_divides_by_count,), here=(lambda node, _: isinstance(node, ast.Assign | ast.AugAssign),)
     ),
     "best_not_copied": Kind(back=(calls(frozenset(["state_dict"])),)),
     "broadcast_loss": Kind(back=(_computes,)),
@@ -420,12 +404,14 @@ KINDS: dict[str, Kind] = {
     ),
     "scored_padding": Kind(
         back=(_of_padding, named(LABELS, _fills), named(LABELS, calls(frozenset(["clone", "copy"])))),
-        here=(_calls_loss,),
+        here=(_calls_loss, calls(frozenset(["gather"]))),
         side=1,
     ),
     "sees_the_future": Kind(back=(_hides,)),
     "shifted_labels": Kind(
-        back=(named(LABELS, _cuts), named(LABELS, calls(_SHIFTS)), keyword("mlm")), side=1
+        back=(named(LABELS, _cuts), named(LABELS, calls(_SHIFTS)), keyword("mlm")),
+        here=(keyword("decoder_input_ids"),),
+        side=1,
     ),
     "softmax_twice": Kind(back=(calls(_SQUASH),), side=0),
     "sorted_classes": Kind(back=(calls(frozenset(["DataLoader"])),)),

@@ -129,9 +129,9 @@ def test_blocks_that_stay_on_the_device_are_told_as_a_run_of_all_blocks_has_them
     found = facts("staying")
     for name, case in found.items():
         peak, seconds, host = case["told"]
-        assert peak == case["whole"][0], name
-        # as layers are merged one after the other, the most may lie at one that is not among the few
-        assert host == pytest.approx(case["whole"][2], rel=1e-5), name
+        # of layers that are merged one after the other, the most of the host may be at one that is not among the few
+        beside = case["whole"][2] if name != "merged" else pytest.approx(case["whole"][2], rel=1e-6)
+        assert [peak, host] == [case["whole"][0], beside], name
         assert seconds == pytest.approx(case["whole"][1], rel=0.01), name
         assert case["runs"] == 3, "three depths, and not all blocks"
     weights = (2048 * 2048 + 2048) * 4
