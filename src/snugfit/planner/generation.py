@@ -204,17 +204,16 @@ class _Search:
             if machine.type == "cpu" and not machine.device.has_own_memory:
                 needed = resident_bytes(peak.bytes, machine.baseline)
             else:
-                needed = round(peak.bytes * self._reserved(generation)) + machine.device.reserved
+                needed = peak.bytes + self._torn(generation) + machine.device.reserved
             self._uses[key] = _Use(needed, peak, generation)
         return self._uses[key]
 
-    def _reserved(self, generation: GenerationTrace) -> float:
-        """Return how much the allocator takes of the device for each byte that is allocated."""
+    def _torn(self, generation: GenerationTrace) -> int:
+        """Return the bytes that the allocator takes of the device beyond what is asked of it."""
         if self.machine.type == "cpu":
-            return 1.0
+            return 0
         expandable = self.machine.expandable_segments
-        replayed = reserved_bytes(generation.trace, self.machine.type, expandable_segments=expandable)
-        return replayed.peak_reserved / max(1, replayed.peak_requested)
+        return reserved_bytes(generation.trace, self.machine.type, expandable_segments=expandable).torn
 
     def _seconds(self, rows: int, resident: int | None, from_file: bool) -> float:
         """Return seconds of a token of all rows, roughly: weights and cache are read once, streamed ones come over the link."""
