@@ -75,27 +75,6 @@ ELSEWHERE_BY_THIRD_HAND = (
 """Faults of `third_hand` that the detectors as they were found at another line; `one_block_many_times` as worth a look."""
 
 AT_ANOTHER_LINE = {
-    "clip_before_unscale_3": "gradients are scaled by hand, not by torch.nn.utils",
-    "imbalance_2": "labels of a binary loss were not counted",
-    "not_in_optimizer_3": "parameters in a plain list are in no named_parameters()",
-    "starving_2": "a new iterator has only a first batch, whose wait was taken for the start of the workers",
-    "train_mode_4": "scored by a threshold: neither a loader, a loss nor an argmax shows that this is an evaluation",
-}
-"""Faults of `fresh` that the frozen detectors did not find, and why."""
-
-ELSEWHERE_BY_THIRD_HAND = (
-    "encoder_without_graph",
-    "epoch_never_set",
-    "linear_schedule_of_epochs",
-    "one_block_many_times",
-    "ppo_old_probabilities_are_new",
-    "second_loss_overwrites",
-)
-"""Faults of `third_hand` that the detectors as they were found at another line; `one_block_many_times` as worth a look."""
-
-AT_ANOTHER_LINE = {
-    "gpt_stories_1": "reported where forward() computes the loss, not where the batch takes its targets",
-    "t5_titles_2": "reported where the collator makes the labels, not where they are given as the decoder's inputs",
     "clip_before_unscale_3": "reported where the scaler unscales what was changed; what changed it is not watched",
     "eval_and_never_back": "reported where eval() switches the model, not where it then trains",
     "last_window_3": "reported where the optimizer steps, which it does too rarely",
