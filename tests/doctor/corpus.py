@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -835,7 +836,7 @@ class Case:
 
 
 def examine(script: Path) -> Case:
-    """Run a script in this process under observation, and undo what it did to torch."""
+    """Run a script in this process under observation, and undo what it did to torch; modules of its own are forgotten, which would be the next one's."""
     namespaces = [(module, dict(vars(module))) for module in (distributed, torch.cpu)]
     try:
         log = watch_script(script)
@@ -845,4 +846,7 @@ def examine(script: Path) -> Case:
         torch.autograd.set_detect_anomaly(mode=False)
         if distributed.is_initialized():
             distributed.destroy_process_group()
+        for name, module in list(sys.modules.items()):
+            if str(script.parent) in str(getattr(module, "__file__", None)):
+                del sys.modules[name]
     return Case(script, log, diagnose([log]))
