@@ -127,7 +127,10 @@ def test_two_real_ranks_allocate_what_rank_0_of_two_fake_ones_does(tmp_path: Pat
             fake = updates(WAYS[name][1](mesh), ROWS // 2)
         (fake_kept, fake_peaks), (real_kept, real_peaks) = zip(*fake, strict=True), zip(*real, strict=True)
         # DDP's first backward makes a number that is not kept
-        assert fake_kept == pytest.approx(real_kept, abs=8), name
+        assert set(fake_kept[1:]) == {fake_kept[1]}, name
+        assert list(real_kept) == pytest.approx(
+            [fake_kept[0], *[fake_kept[1]] * (len(real_kept) - 1)], abs=8
+        ), name
         # what a real exchange has sent is freed by another thread, a little later: on a busy machine not before the next one begins
         assert min(fake_peaks[1:]) == pytest.approx(min(real_peaks[1:]), rel=5e-3), name
         assert max(fake_peaks[1:]) <= max(real_peaks[1:]) * 1.005, name
