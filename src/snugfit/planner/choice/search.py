@@ -4,11 +4,8 @@ A plan is the recipe's techniques, a format (how numbers are kept and computed),
 micro-batch. The ladder of plans that an expert would try goes first (`ladder`): formats from the most faithful on, each with placements from
 the fastest on until one fits. Then the neighbours of the choice are tried, with one rung more, less or another, until none is better.
 
-Bounds spare most plans a prediction. A placement takes time and gives memory, so what adds placements to a set that is too slow
-already is too slow, and what takes some away from a set that fits in no micro-batch does not fit either, unless recomputation is taken
-away from what is done to activations. No level is faster than its arithmetic at the device's peak, none much faster than passes in the
-same numbers from such weights and steps of the same optimizer were seen to be, and no micro-batch faster than one of fewer examples. And a level below
-`mixed` is looked at only where it could be worth it. Predictions are counted, not timed: the choice does not depend on what else the machine does.
+Bounds spare most plans a prediction (`bounds`), and a level below `mixed` is looked at only where it could be worth it. Predictions are
+counted, not timed: the choice does not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -19,43 +16,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
-from snugfit.core.technique import Fidelity, Stage, Technique
-from snugfit.planner.answers.answer import Prediction
+from snugfit.core.technique import Fidelity
 from snugfit.planner.choice import ladder
+from snugfit.planner.choice.bounds import Bounds
 from snugfit.planner.choice.candidate import Candidate
 from snugfit.planner.choice.goals import ALIKE, FREE, Goal
 from snugfit.planner.choice.rung_sets import (
-    PassKind,
-    StepKind,
-    adds_placements,
     are_of_one_kind,
-    format_of_weights,
     is_about_states,
-    kind_of_passes,
-    kinds_of_step,
     lasting_of,
     moves_what_lasts,
-    number_type,
-    offloads_activations,
-    placements_of,
-    saves_less,
     streams,
-    takes_longer,
 )
 from snugfit.planner.choice.rungs import Techniques, freezes
-from snugfit.planner.choice.trials import MOST, Trials
-
-_FORWARD = 1 / 3
-"""Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, where only the last layer learns."""
-
-_ALIKE_PASSES = 0.9
-"""Of the seconds of the fastest passes, what those of other sets that compute in the same numbers, from weights of one format, take at least: by 5% they were seen to differ."""
-
-_ALIKE_STEPS = 0.15
-"""Of the seconds of the fastest step of one optimizer in one place, what those take at least whose weights have another format: 0.18 was seen."""
-
-_ALIKE_FLOPS = 0.95
-"""Of the operations of other sets that freeze as much, what one with as many placements takes at least: by 1.3% they were seen to differ."""
+from snugfit.planner.choice.trials import MOST
 
 _NEAR = 2.0
 """Times the time that it would need up to which a finer plan may become the choice."""
@@ -65,23 +39,10 @@ _LITTLE = 0.05
 
 
 @dataclass
-class Search(Trials):
+class Search(Bounds):
     """Tries plans for one subject, and keeps what it found."""
 
-    _too_heavy: set[frozenset[Technique]] = field(default_factory=set)  # formats of weights that do not fit
-    _least_seconds: dict[Techniques, float] = field(default_factory=dict)
-    # of passes without placements that compute in the same numbers, from weights of one format; of steps that are the same, or alike
-    _pass_seconds: dict[PassKind, float] = field(default_factory=dict)
-    _step_seconds: dict[StepKind, float] = field(default_factory=dict)
-    # weights and states at a peak, or all at the step's, of sets that differ in what is done to activations alone
-    _least_bytes: dict[frozenset[Technique], int] = field(default_factory=dict)
-
     _placements: dict[Techniques, list[Techniques]] = field(default_factory=dict)  # by format
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._note_bytes(self.asked)
-        self._least_seconds[self.asked.techniques] = self.asked.prediction.seconds_per_update
 
     def best(self) -> Candidate | None:
         """Return the choice; None where nothing that was tried fits. The smallest is one of those that are quick enough beside the fastest."""
@@ -181,9 +142,6 @@ class Search(Trials):
         whole = [each for each in alike[:1] if not freezes(self._techniques(each))]
         for format in dict.fromkeys([*whole, *formats[-2:]]):
             yield from self._placed(format)[-2:]
-
-    def _weights_of(self, added: Techniques) -> frozenset[Technique]:
-        return format_of_weights(self._techniques(added))
 
     def ladder(self) -> list[Techniques]:
         """Return the recipe's own format and those of the ladder."""
@@ -418,177 +376,3 @@ class Search(Trials):
         if made is None:
             self.tried.append(one)
         return made is not None and made.fits
-
-    # ------------------------------------------------------------------ bounds
-
-    def _may_be_faster_in(self, added: Techniques, size: int, smallest: Candidate) -> bool:
-        """Return whether micro-batches of a size may be fast enough to be the choice: none of them takes less time than one of the smallest size."""
-        share = math.ceil(self.rows / size) / math.ceil(self.rows / smallest.micro_batch)
-        least = smallest.prediction.seconds_per_update * share
-        return least < self._limit(self.level(added))
-
-    def _may_fit_whole(self, last: Candidate) -> bool:
-        """Return whether the window may fit in one pass where its smallest micro-batches do not.
-
-        One pass adds to no gradients that are there already, and where updates are made in backward it never has them all; but it has
-        the activations of the whole window, which are taken for as many times those of a micro-batch.
-        """
-        whole = self._known(last.techniques, self._sizes[0])
-        if whole is not None:
-            return whole.fits
-        if self._keeps_host_full(last):
-            return False
-        phases = (last.prediction.peak_by_phase or {"": last.prediction.peak_by_kind}).values()
-        activations = max(kinds.get("activations", 0) for kinds in phases)
-        remains = last.lasting - last.prediction.peak_by_kind.get("gradients", 0)
-        return remains + activations * self.rows / last.micro_batch <= self.budget.usable
-
-    def _keeps_host_full(self, one: Candidate) -> bool:
-        """Return whether what lasts takes more of the host than there is, whatever else is placed."""
-        full = one.prediction.host_peak_bytes > (self.budget.host_bytes or math.inf)
-        return full and not offloads_activations(one.techniques)
-
-    def _overfills_host(self, added: Techniques) -> bool:
-        """Return whether a set of rungs leaves on the host what does not fit there with fewer placements."""
-        mine = self._techniques(added)
-        return any(
-            self._keeps_host_full(each) and adds_placements(each.techniques, mine) for each in self.tried
-        )
-
-    def _fits_in_no_size(self, one: Candidate) -> bool:
-        """Return whether this is a set of rungs in the smallest micro-batches that fits neither in them nor in others."""
-        return not one.fits and one.micro_batch == self._sizes[-1] and not self._may_fit_whole(one)
-
-    def _is_known_to_fit_in_no_size(self, added: Techniques) -> bool:
-        last = self._known(self._techniques(added), self._ends[1])
-        return last is not None and self._fits_in_no_size(last)
-
-    def _may_be_better(self, added: Techniques) -> bool:
-        """Return whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more."""
-        mine = self._techniques(added)
-        host = self.budget.host_bytes
-        if self._has_no_room(added):
-            return False
-        return self._may_be_faster(added) and not any(
-            self._fits_in_no_size(each) and saves_less(mine, each.techniques)
-            for each in self.tried
-            if host is None or each.prediction.host_peak_bytes <= host
-        )
-
-    def _needs_no_less(self, added: Techniques, least: Candidate) -> bool:
-        """Return whether a set of rungs needs as much as a plan, whatever its micro-batch is, as sets that keep as much, or less, tell.
-
-        One pass may need less than several where the step is made in backward, so that gradients never stand there whole.
-        """
-        mine, bytes = self._techniques(added), least.prediction.most_bytes
-        if self._least_bytes.get(lasting_of(mine), 0) >= bytes:
-            return True
-        if any(Stage.WHEN in each.card.stages for each in mine):
-            return False
-        smallest = (each for each in self.tried if each.micro_batch == self._sizes[-1])
-        return any(
-            each.prediction.most_bytes >= bytes and saves_less(mine, each.techniques) for each in smallest
-        )
-
-    def _may_be_faster(self, added: Techniques, leeway: float = 1.0) -> bool:
-        """Return whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets that are no slower.
-
-        Args:
-            leeway: times the seconds below which it would be.
-        """
-        mine, limit = self._techniques(added), leeway * self._limit(self.level(added))
-        known = (seconds for other, seconds in self._least_seconds.items() if takes_longer(other, mine))
-        return self.least_seconds(added) < limit and all(seconds < limit for seconds in known)
-
-    def least_seconds(self, added: Techniques) -> float:
-        """Return seconds that an update takes at least, by passes of one kind without placements, and by those whose step is the same."""
-        techniques = self._techniques(added)
-        passes = self._arithmetic_of(techniques)
-        if not self._on_cpu:  # whose caches make smaller micro-batches faster
-            known = self._pass_seconds.get(kind_of_passes(techniques), 0.0)
-            passes = max(passes, _ALIKE_PASSES * known)
-        same, alike = (self._step_seconds.get(each) for each in kinds_of_step(techniques))
-        return passes + (same if same is not None else _ALIKE_STEPS * (alike or 0.0))
-
-    def _has_no_room(self, added: Techniques) -> bool:
-        """Return whether a set of rungs fits in no micro-batch, by what lasts on the device or on the host."""
-        return self._keeps_too_much(added) or self._overfills_host(added)
-
-    def _keeps_too_much(self, added: Techniques) -> bool:
-        """Return whether weights and states, or the step, take more than there is, whatever is done to activations."""
-        return self.lasting_bytes(added) > self.budget.usable or self._is_too_heavy(added)
-
-    def lasting_bytes(self, added: Techniques) -> int:
-        """Return a lower bound of the device's bytes that a set of rungs takes, whatever is done to activations; 0 where none is known."""
-        return self._least_bytes.get(lasting_of(self._techniques(added)), 0)
-
-    def _is_too_heavy(self, added: Techniques) -> bool:
-        """Return whether weights alone do not fit that are in the format of these."""
-        return not streams(added) and self._weights_of(added) in self._too_heavy
-
-    def _keep(self, techniques: Techniques, size: int, prediction: Prediction) -> Candidate:
-        made = super()._keep(techniques, size, prediction)
-        self._note_bytes(made)
-        self._note_seconds(made)
-        return made
-
-    def _note_seconds(self, one: Candidate) -> None:
-        """Keep the least seconds of a set of rungs that was tried in one pass, of its passes alone, and of its step."""
-        techniques, step = one.techniques, one.prediction.step_seconds
-        for kind in kinds_of_step(techniques):
-            self._step_seconds[kind] = min(step, self._step_seconds.get(kind, math.inf))
-        known = self._least_seconds.get(techniques, math.inf)
-        # a window in many passes says nothing of one in few
-        if one.micro_batch == self._sizes[0] or known < math.inf:
-            self._least_seconds[techniques] = seconds = min(known, self._least_time(one))
-            if placements_of(techniques) == placements_of(self.asked.techniques):
-                passes = kind_of_passes(techniques)
-                self._pass_seconds[passes] = min(seconds - step, self._pass_seconds.get(passes, math.inf))
-
-    def _least_time(self, one: Candidate) -> float:
-        """Return the least seconds of a plan, however many of its blocks stay on the device."""
-        sized = self._sized.get(one.techniques) if streams(self._added(one)) else None
-        filled = sized.staying(one.micro_batch, max(0, self.planner.depth - 2)) if sized is not None else None
-        return (filled or one.prediction).seconds_per_update
-
-    def _note_bytes(self, one: Candidate) -> None:
-        """Keep the weights and states at the peak of a plan that was tried, and what its step takes: no activations are there then."""
-        kinds, lasting = one.prediction.peak_by_kind, lasting_of(one.techniques)
-        if kinds.get("weights", 0) > self.budget.usable and not streams(one.techniques):
-            self._too_heavy.add(format_of_weights(one.techniques))
-        there = kinds.get("weights", 0) + kinds.get("optimizer", 0)
-        step = one.prediction.peak_by_phase.get("optimizer", {})
-        other = ("activations",) if one.micro_batch == self.rows else ("activations", "gradients")
-        most = sum(step.values()) - sum(step.get(kind, 0) for kind in other)  # one pass may have no gradients
-        self._least_bytes[lasting] = max(there, most, self._least_bytes.get(lasting, 0))
-
-    def _limit(self, level: Fidelity) -> float:
-        return self.goal.limit(level, [*self._allowed(), *self.rivals])
-
-    def arithmetic(self, added: Techniques) -> float:
-        """Return seconds that an update takes at least: its arithmetic, at the highest rate that the device reaches in the set's precision."""
-        return self._arithmetic_of(self._techniques(added))
-
-    def _arithmetic_of(self, techniques: Techniques) -> float:
-        device = self.planner.machine.device
-        rate = device.flops.get(number_type(techniques), math.inf)
-        if not device.calibrated:
-            rate *= device.efficiency["matmul"]
-        return self._flops(techniques) / rate
-
-    def _flops(self, techniques: Techniques) -> float:
-        """Return a lower bound of an update's operations.
-
-        It is that of plans that were tried, freeze as much and have no other placements, of which some compute what others keep; the
-        recipe's own is one of them where the adapters are its own.
-        """
-        frozen, placed = freezes(techniques), placements_of(techniques)
-        least: dict[frozenset[Technique], float] = {}
-        for each in self.tried:
-            places = placements_of(each.techniques)
-            if freezes(each.techniques) == frozen and places <= placed:
-                flops = each.prediction.flops_per_update
-                least[places] = min(flops, least.get(places, math.inf))
-        if not least:
-            return _FORWARD * self.asked.prediction.flops_per_update
-        return _ALIKE_FLOPS * max(least.values())
