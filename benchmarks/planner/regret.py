@@ -331,10 +331,19 @@ class Table:
     def bounds(self, search: Search) -> dict[str, float]:
         """Return what the bounds of a search are at most of what a plan takes: in time, and in memory."""
         time = memory = 0.0
-        for names, _, seconds, most, _ in self.rows:
+        for names, size, seconds, most, _ in self.rows:
             added = tuple(self._by_name[name] for name in names)
-            time = max(time, search.least_seconds(added) / seconds)
-            memory = max(memory, search.lasting_bytes(added) / most)
+            time = max(
+                time,
+                *(
+                    each / seconds
+                    for each in (search.least_seconds(added), search.least_seconds_in(added, size))
+                ),
+            )
+            memory = max(
+                memory,
+                *(each / most for each in (search.lasting_bytes(added), search.least_bytes_in(added, size))),
+            )
         return {"seconds": round(time, 4), "bytes": round(memory, 4)}
 
     def budgets(self) -> Iterator[Budget]:

@@ -41,6 +41,9 @@ _ALIKE_PASSES = 0.9
 _ALIKE_STEPS = 0.15
 """Of the seconds of the fastest step of one optimizer in one place, what those take at least whose weights have another format: 0.18 was seen."""
 
+_ALIKE_MORE = 0.5
+"""Of what several passes take beyond one in sets that differ in what is done to activations alone, what they take at least: 0.67 was seen."""
+
 _ALIKE_FLOPS = 0.95
 """Of the operations of other sets that freeze as much, what one with as many placements takes at least: by 1.3% they were seen to differ."""
 
@@ -62,11 +65,65 @@ class Bounds(Trials):
         self._note_bytes(self.asked)
         self._least_seconds[self.asked.techniques] = self.asked.prediction.seconds_per_update
 
-    def _may_be_faster_in(self, added: Techniques, size: int, smallest: Candidate) -> bool:
-        """Return whether micro-batches of a size may be fast enough to be the choice: none of them takes less time than one of the smallest size."""
-        share = math.ceil(self.rows / size) / math.ceil(self.rows / smallest.micro_batch)
-        least = smallest.prediction.seconds_per_update * share
-        return least < self._limit(self.level(added))
+    def _sizes_left(self, added: Techniques) -> list[int]:
+        """Return micro-batches in which a set of rungs may fit and be fast enough to be the choice, but for the window in one pass."""
+        limit = self._limit(self.level(added))
+        return [
+            size
+            for size in self._sizes
+            if size < self.rows
+            and self.least_seconds_in(added, size) < limit
+            and self.least_bytes_in(added, size) <= self.budget.usable
+        ]
+
+    def least_seconds_in(self, added: Techniques, size: int) -> float:
+        """Return seconds that an update takes at least in micro-batches of a size, by those of that size, or more, of sets that are no slower.
+
+        What the caches of a CPU hold is faster, so there only the smallest size says something: a pass of it is faster than one of more.
+        """
+        mine = self._techniques(added)
+        if self._on_cpu:
+            last = self._known(mine, self._ends[1])
+            share = math.ceil(self.rows / size) / math.ceil(self.rows / self._ends[1])
+            return last.prediction.seconds_per_update * share if last is not None else 0.0
+        slower = (
+            each.prediction.seconds_per_update
+            for each in self.tried
+            if each.micro_batch >= size and takes_longer(each.techniques, mine)
+        )
+        return max([self._least_seconds_of_passes(mine, size), *slower])
+
+    def _least_seconds_of_passes(self, techniques: Techniques, size: int) -> float:
+        """Return seconds by one pass of a set, and by what several took beyond one in sets that keep the same weights and states there."""
+        whole = self._known(techniques, self.rows)
+        if whole is None:
+            return 0.0
+        lasting = lasting_of(techniques)
+        alike = [each for each in self.tried if lasting_of(each.techniques) == lasting]
+        in_one = {
+            each.techniques: each.prediction.seconds_per_update
+            for each in alike
+            if each.micro_batch == self.rows
+        }
+        more = (
+            each.prediction.seconds_per_update - in_one[each.techniques]
+            for each in alike
+            if each.micro_batch >= size and each.techniques in in_one
+        )
+        return whole.prediction.seconds_per_update + _ALIKE_MORE * max(more, default=0.0)
+
+    def least_bytes_in(self, added: Techniques, size: int) -> int:
+        """Return bytes of the device that a set of rungs takes at least in micro-batches of a size, by the window in one pass.
+
+        What a pass leaves grows with its size from something on, so of half the size there is at least half; of gradients, which add up,
+        there are no fewer.
+        """
+        whole = self._known(self._techniques(added), self.rows)
+        if whole is None:
+            return 0
+        kinds = whole.prediction.peak_by_kind
+        stays = sum(kinds.get(kind, 0) for kind in ("weights", "optimizer", "gradients"))
+        return stays + (sum(kinds.values()) - stays) * size // self.rows
 
     def _may_fit_whole(self, last: Candidate) -> bool:
         """Return whether the window may fit in one pass where its smallest micro-batches do not.

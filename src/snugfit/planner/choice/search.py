@@ -325,23 +325,26 @@ class Search(Bounds):
         return self._may_be_faster(added) and self._look(added)
 
     def _look(self, added: Techniques) -> bool:
-        """Predict a set of rungs in micro-batches of all sizes; whether it fits in any."""
-        largest, smallest = self._ends
-        if not self._fits(added):
+        """Predict a set of rungs in micro-batches of the sizes that may be the choice; whether it fits in any."""
+        whole = self._known(self._techniques(added), self._sizes[0])
+        smallest = self._ends[1]
+        if whole is not None and not whole.fits:
+            smallest = min(self._sizes_left(added), default=0)
+        if smallest == self._ends[1]:
+            if not self._fits(added):
+                return False
+        elif not smallest or self._has_no_room(added) or not self._fits_in(added, smallest):
             return False
-        last, whole = (self._known(self._techniques(added), size) for size in (smallest, self._sizes[0]))
-        if last is None or whole is None or not last.fits:
-            return True
-        self._trace(added, largest)
-        between = [size for size in self._sizes if smallest < size < largest]
+        if not self._fits_in(added, smallest):
+            return True  # in one pass alone
+        between = [size for size in self._sizes_left(added) if size > smallest]
         for size in between:
-            if self._on_cpu:  # what its caches hold is faster, which is on no line
-                if self._may_be_faster_in(added, size, last):
-                    self._trace(added, size)
+            if self._on_cpu or size == between[0]:  # what a CPU's caches hold is faster, which is on no line
+                self._trace(added, size)
             else:
                 self._tell(added, size)
         # a line lies above what it stands for: the first size that does not fit by it may
-        for size in reversed(between):
+        for size in reversed(between[1:]):
             one = self._known(self._techniques(added), size)
             if one is not None and not one.fits and not self._fits_when_run(added, one):
                 break
@@ -366,6 +369,10 @@ class Search(Bounds):
             return False
         whole = self._trace(added, self._sizes[0])
         return last.fits or (whole is not None and whole.fits)
+
+    def _fits_in(self, added: Techniques, size: int) -> bool:
+        one = self._trace(added, size)
+        return one is not None and one.fits
 
     def _fits_when_run(self, added: Techniques, one: Candidate) -> bool:
         """Return whether a plan that others of its set say does not fit does so when it is run; only where it would be the choice."""
