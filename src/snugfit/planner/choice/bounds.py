@@ -26,6 +26,7 @@ from snugfit.planner.choice.rung_sets import (
     offloads_activations,
     placements_of,
     saves_less,
+    states_of,
     streams,
     takes_longer,
 )
@@ -59,6 +60,7 @@ class Bounds(Trials):
     _step_seconds: dict[StepKind, float] = field(default_factory=dict)
     # weights and states at a peak, or all at the step's, of sets that differ in what is done to activations alone
     _least_bytes: dict[frozenset[Technique], int] = field(default_factory=dict)
+    _state_bytes: dict[frozenset[Technique], int] = field(default_factory=dict)  # of weights and states alone
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -218,7 +220,8 @@ class Bounds(Trials):
 
     def lasting_bytes(self, added: Techniques) -> int:
         """Return a lower bound of the device's bytes that a set of rungs takes, whatever is done to activations; 0 where none is known."""
-        return self._least_bytes.get(lasting_of(self._techniques(added)), 0)
+        mine = self._techniques(added)
+        return max(self._least_bytes.get(lasting_of(mine), 0), self._state_bytes.get(states_of(mine), 0))
 
     def _is_too_heavy(self, added: Techniques) -> bool:
         """Return whether weights alone do not fit that are in the format of these."""
@@ -257,7 +260,8 @@ class Bounds(Trials):
         kinds, lasting = one.prediction.peak_by_kind, lasting_of(one.techniques)
         if kinds.get("weights", 0) > self.budget.usable and not streams(one.techniques):
             self._too_heavy.add(format_of_weights(one.techniques))
-        there = kinds.get("weights", 0) + kinds.get("optimizer", 0)
+        there, states = kinds.get("weights", 0) + kinds.get("optimizer", 0), states_of(one.techniques)
+        self._state_bytes[states] = max(there, self._state_bytes.get(states, 0))
         step = one.prediction.peak_by_phase.get("optimizer", {})
         other = ("activations",) if one.micro_batch == self.rows else ("activations", "gradients")
         most = sum(step.values()) - sum(step.get(kind, 0) for kind in other)  # one pass may have no gradients

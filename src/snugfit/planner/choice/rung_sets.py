@@ -47,6 +47,15 @@ def lasting_of(techniques: Techniques) -> frozenset[Technique]:
     )
 
 
+def states_of(techniques: Techniques) -> frozenset[Technique]:
+    """Return all of a plan's techniques but placements that leave weights and states where they are."""
+    return frozenset(
+        each
+        for each in techniques
+        if each.card.family is not Family.PLACEMENT or {Stage.PLACE, Stage.STREAM} & {*each.card.stages}
+    )
+
+
 def are_of_one_kind(one: Technique, other: Technique) -> bool:
     """Return whether both are placements of what lasts, or both of what a pass leaves."""
     places = {one.card.family, other.card.family} == {Family.PLACEMENT}

@@ -62,6 +62,7 @@ class Search(Bounds):
         made.tried = list(self.tried)
         made._sized, made._too_heavy, made._exact = self._sized, self._too_heavy, list(self._exact)
         made._least_seconds, made._least_bytes = self._least_seconds, self._least_bytes
+        made._state_bytes = self._state_bytes
         made._pass_seconds, made._step_seconds = self._pass_seconds, self._step_seconds
         made._misses = self._misses
         return made
@@ -151,18 +152,18 @@ class Search(Bounds):
     def _ladder(self) -> list[Techniques]:
         return ladder.formats(self.asked.techniques, self._rungs)
 
-    def _formats(self) -> Iterator[Techniques]:
-        """Yield formats that may be chosen and could be worth it, by what is known when each is asked for.
+    def _formats(self) -> list[list[Techniques]]:
+        """Return formats in the groups in which they are tried: level by level, and of those that cost nothing which is learned the fastest first."""
 
-        They come level by level, and of those that cost nothing which is learned the fastest first.
-        """
-        formats = self._ladder
-        for format in sorted(
-            formats, key=lambda each: (self._turn(each), self.arithmetic(each), formats.index(each))
-        ):
-            # on a CPU the recipe's own plan may be faster in smaller micro-batches
-            if self._allows(format) and ((self._on_cpu and not format) or self._may_be_faster(format)):
-                yield format
+        def key(format: Techniques) -> tuple[Fidelity, float]:
+            return self._turn(format), self.arithmetic(format)
+
+        return [list(formats) for _, formats in groupby(sorted(self._ladder, key=key), key)]
+
+    def _may_be_chosen(self, format: Techniques) -> bool:
+        """Return whether a format may be chosen and could be worth it; on a CPU the recipe's own may be faster in smaller micro-batches."""
+        own = self._on_cpu and not format
+        return self._allows(format) and (own or self._may_be_faster(format))
 
     def _turn(self, format: Techniques) -> Fidelity:
         """Return the level with which a format is tried: levels that cost nothing which is learned together, unless the finest is the goal."""
@@ -170,9 +171,25 @@ class Search(Bounds):
         return max(free, self.level(format))
 
     def _walk_all(self) -> None:
-        """Walk each format that could be worth it; of each level those last whose weights do not fit, since to stream them takes its time."""
-        for _, formats in groupby(self._formats(), self._turn):
-            heavy = [format for format in formats if not self._walk(format)]
+        """Walk each format that could be worth it.
+
+        Of a group those that fit in one pass come first, then the leanest of the others: they need the fewest placements. Those of which the weights alone
+        do not fit come last, since to stream them takes its time.
+        """
+        for formats in self._formats():
+            heavy, tight = [], []
+            for format in filter(self._may_be_chosen, formats):
+                steps = self._placed(format)
+                first = None if self._is_too_heavy(steps[0]) else self._trace(steps[0], self._sizes[0])
+                if self._is_too_heavy(steps[0]):
+                    heavy.append(format)
+                elif first is None or first.fits:
+                    self._look(steps[0])
+                else:
+                    tight.append((format, first))
+            for format, first in sorted(tight, key=lambda each: each[1].prediction.most_bytes):
+                if self._may_be_faster(format):
+                    self._place(format, first)
             for format in heavy:
                 any(map(self._look_if_faster, filter(streams, self._placed(format))))
 
@@ -182,22 +199,9 @@ class Search(Bounds):
             self._placements[format] = ladder.placed(self.asked.techniques, format, self._rungs)
         return self._placements[format]
 
-    def _walk(self, format: Techniques) -> bool:
-        """Try a format with one placement after the other, until one fits, then what lies before it; False where its weights alone do not fit."""
+    def _place(self, format: Techniques, first: Candidate) -> None:
+        """Try a format that does not fit in one pass with one placement after the other, until one fits, then what lies before it."""
         steps = self._placed(format)
-        first = None if self._is_too_heavy(steps[0]) else self._trace(steps[0], self._sizes[0])
-        if self._is_too_heavy(steps[0]):
-            return False
-        self._place(format, steps, first)
-        return True
-
-    def _place(self, format: Techniques, steps: list[Techniques], first: Candidate | None) -> None:
-        """Try placements of a format, of which the first was tried in one pass."""
-        if first is None or first.fits:
-            self._look(steps[0])
-            return
-        if not self._may_be_faster(steps[0]):
-            return
         if freezes(first.techniques):  # whose states may be too few to be placed
             more, usable = len(format), self.budget.usable
             steps = [each for each in steps if self._matter(each[more:], first, usable)]
