@@ -912,6 +912,13 @@ def test_a_set_whose_states_are_known_to_be_too_many_is_not_run(
     assert search.looked and not too_many
 
 
+def test_states_are_known_beside_gradients_elsewhere_and_not_beside_an_optimizer_there() -> None:
+    search = searched(Stateful(), 4000)
+    kinds = search.asked.prediction.peak_by_kind
+    assert search.lasting_bytes((find("gradient_offload")(),)) == kinds["weights"] + kinds["optimizer"] > 0
+    assert search.lasting_bytes((find("optimizer_offload")(),)) == 0
+
+
 class SteppingStates(Stepping, Stateful):
     """Both."""
 
@@ -966,6 +973,51 @@ def test_sizes_that_are_too_slow_by_the_smallest_one_are_not_run_on_a_cpu() -> N
     run = {each.micro_batch for each in search.tried if each.techniques == search.asked.techniques}
     assert {size for size in SIZES if one * math.ceil(ROWS / size) < best} < run < {*SIZES}
     assert next(size for size, each in seconds.items() if each == best) in run
+
+
+class OfKinds(Laws):
+    """Whose peaks are told by kind, as all real ones are."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        made = super().law(names, size)
+        return replace(
+            made, peak_by_kind=max(made.peak_by_phase.values(), key=lambda each: sum(each.values()))
+        )
+
+
+@pytest.mark.parametrize("megabytes", [750, 450])
+def test_what_a_micro_batch_takes_at_least_is_no_more_than_it_takes(megabytes: int) -> None:
+    laws = OfKinds(overhead=0.1)
+    search = searched(laws, megabytes, Fidelity.MIXED)
+    search.best()
+    in_passes = set()
+    for each in search.tried:
+        added, names = search._added(each), laws.names_of(each.techniques)
+        for size in SIZES:
+            truth, seconds = laws.law(names, size), search.least_seconds_in(added, size)
+            in_passes.add(seconds > search.least_seconds_in(added, ROWS))
+            assert seconds <= truth.seconds_per_update * 1.0001
+            assert search.least_bytes_in(added, size) <= truth.reserved_bytes
+    assert in_passes == {False, True}, "more passes take longer where that is known"
+
+
+def test_micro_batches_that_cannot_fit_by_one_pass_are_not_run() -> None:
+    laws = OfKinds(overhead=0.1)
+    search = replace(searched(laws, 750), may_add=lambda technique: False)
+    chosen = search.best()
+    assert chosen is not None and chosen.micro_batch == 2
+    assert [size for _, size in laws.asked] == [16, 1, 2]
+
+
+def test_micro_batches_that_were_too_slow_with_fewer_placements_are_not_run() -> None:
+    laws = OfKinds(overhead=1.0)
+    search = searched(laws, 750)
+    chosen = search.best()
+    assert chosen is not None
+    most = 1.05 * chosen.prediction.seconds_per_update
+    plain = laws.law([], 1).seconds_per_update
+    assert plain > most, "so is whatever is placed beside it"
+    assert not any(size == 1 and "tiled_linear" in names for names, size in laws.asked)
 
 
 def test_batch_norm_keeps_the_window_whole() -> None:
