@@ -96,23 +96,27 @@ class Bounds(Trials):
         return max([self._least_seconds_of_passes(mine, size), *slower])
 
     def _least_seconds_of_passes(self, techniques: Techniques, size: int) -> float:
-        """Return seconds by one pass of a set, and by what several took beyond one in sets that keep the same weights and states there."""
+        """Return seconds by one pass of a set, and by the least that several took beyond one in sets with the same weights, states and activations there."""
         whole = self._known(techniques, self.rows)
         if whole is None:
             return 0.0
-        lasting = lasting_of(techniques)
-        alike = [each for each in self.tried if lasting_of(each.techniques) == lasting]
+        kind = lasting_of(techniques), offloads_activations(techniques)
+        alike = [
+            each
+            for each in self.tried
+            if (lasting_of(each.techniques), offloads_activations(each.techniques)) == kind
+        ]
         in_one = {
             each.techniques: each.prediction.seconds_per_update
             for each in alike
             if each.micro_batch == self.rows
         }
-        more = (
-            each.prediction.seconds_per_update - in_one[each.techniques]
-            for each in alike
-            if each.micro_batch >= size and each.techniques in in_one
-        )
-        return whole.prediction.seconds_per_update + _ALIKE_MORE * max(more, default=0.0)
+        more: dict[Techniques, float] = {}
+        for each in alike:
+            if size <= each.micro_batch < self.rows and each.techniques in in_one:
+                seconds = each.prediction.seconds_per_update - in_one[each.techniques]
+                more[each.techniques] = max(seconds, more.get(each.techniques, 0.0))
+        return whole.prediction.seconds_per_update + _ALIKE_MORE * min(more.values(), default=0.0)
 
     def least_bytes_in(self, added: Techniques, size: int) -> int:
         """Return bytes of the device that a set of rungs takes at least in micro-batches of a size, by the window in one pass.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import cache
 
@@ -80,9 +81,14 @@ def adds_placements(fewer: Techniques, more: Techniques) -> bool:
 
 
 def takes_longer(one: Techniques, other: Techniques) -> bool:
-    """Return whether what the latter has in place of the former takes time: placements beyond it, or later rungs of its techniques."""
+    """Return whether what the latter has in place of the former takes time: placements beyond it, or later rungs of its techniques.
+
+    Blocks that are computed again leave less to copy where activations are elsewhere, which may save more time than it takes.
+    """
     gone = [each for each in one if each not in other]
     come = [each for each in other if each not in one]
+    if offloads_activations(one) and recomputes(come):
+        return False
     later = [each for each in come if any(_is_later(each, rung) for rung in gone)]
     return len(later) == len(gone) and all(
         each in later or each.card.family is Family.PLACEMENT for each in come
@@ -112,8 +118,13 @@ def saves_less(fewer: Techniques, more: Techniques) -> bool:
 
     A block that is computed again has all its activations on the device then, those too that would be elsewhere without.
     """
-    recomputed = any(Stage.RECOMPUTE in each.card.stages for each in {*more} - {*fewer})
+    recomputed = recomputes({*more} - {*fewer})
     return adds_placements(fewer, more) and not (recomputed and offloads_activations(fewer))
+
+
+def recomputes(techniques: Iterable[Technique]) -> bool:
+    """Return whether blocks are computed again in the backward pass."""
+    return any(Stage.RECOMPUTE in each.card.stages for each in techniques)
 
 
 def stands_in(rung: Technique, other: Technique) -> bool:

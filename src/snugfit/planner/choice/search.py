@@ -26,6 +26,8 @@ from snugfit.planner.choice.rung_sets import (
     is_about_states,
     lasting_of,
     moves_what_lasts,
+    offloads_activations,
+    recomputes,
     streams,
 )
 from snugfit.planner.choice.rungs import Techniques, freezes
@@ -173,7 +175,7 @@ class Search(Bounds):
     def _walk_all(self) -> None:
         """Walk each format that could be worth it.
 
-        Of a group those that fit in one pass come first, then the leanest of the others: they need the fewest placements. Those of which the weights alone
+        Of adapters beside weights in several formats the leanest comes first: it needs the fewest placements. Formats of which the weights alone
         do not fit come last, since to stream them takes its time.
         """
         for formats in self._formats():
@@ -185,8 +187,10 @@ class Search(Bounds):
                     heavy.append(format)
                 elif first is None or first.fits:
                     self._look(steps[0])
-                else:
+                elif freezes(first.techniques):
                     tight.append((format, first))
+                elif self._may_be_faster(format):
+                    self._place(format, first)
             for format, first in sorted(tight, key=lambda each: each[1].prediction.most_bytes):
                 if self._may_be_faster(format):
                     self._place(format, first)
@@ -287,6 +291,12 @@ class Search(Bounds):
                 continue
             if self._goes((*known, rung)):
                 neighbours.append((*known, rung))
+                if offloads_activations((rung,)):  # blocks that are computed again leave less to copy
+                    neighbours += [
+                        (*known, rung, each)
+                        for each in rungs
+                        if recomputes((each,)) and not recomputes(known)
+                    ]
                 neighbours += [
                     (*each, rung)
                     for each, gone in zip(less, known, strict=True)
