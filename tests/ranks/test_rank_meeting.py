@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 
 from snugfit.errors import DataError, RanksLost, SaidElsewhere, SettingError
-from snugfit.strategies.agreement import agreed, answered, check_same
 from snugfit.strategies.base import SeveralRanks
-from snugfit.strategies.process_group import check_devices, joined
+from snugfit.strategies.process_group import agreed, answered, check_devices, check_same, joined
 from snugfit.system.processes import World, this_world
 from tests.ranks.pool import Ranks
 

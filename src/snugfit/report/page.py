@@ -13,7 +13,6 @@ from snugfit.report import sections
 from snugfit.report.charts import charts, frame
 from snugfit.report.detail_sections import DETAILS_STYLE, detail_sections, read_details
 from snugfit.report.law_table import LAWS_STYLE
-from snugfit.report.plan_section import over_an_update, planned, read_timeline, setup
 from snugfit.report.stack import STACK_STYLE
 from snugfit.report.story import Story, mapping, read_story
 from snugfit.report.style import STYLE
@@ -59,7 +58,7 @@ def replace_page(path: Path, text: str) -> Path:
 def render(story: Story, run_dir: Path) -> str:
     """Return the page as text."""
     drawn, plan = charts(story), _plan(story, run_dir)
-    timeline, evaluated = read_timeline(run_dir / TIMELINE_NAME), read_details(run_dir)
+    timeline, evaluated = sections.read_timeline(run_dir / TIMELINE_NAME), read_details(run_dir)
     body = [
         sections.headline(story, run_dir),
         sections.curves(drawn, frame(story, drawn)),
@@ -69,11 +68,11 @@ def render(story: Story, run_dir: Path) -> str:
         sections.data(story),
         sections.example(story),
         sections.answers(story),
-        planned(story),
-        over_an_update(timeline, plan),
+        sections.planned(story),
+        sections.over_an_update(timeline, plan),
         sections.certified(story),
         section_of_tools(run_dir),
-        setup(story, plan),
+        sections.setup(story, plan),
         sections.recipe(_recipe(story, run_dir)),
         sections.checkpoints(story, run_dir),
         sections.registered(story),

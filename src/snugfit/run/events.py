@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol
 from snugfit.errors import RunFolderError, UserError
 from snugfit.report.story import Story, read_story, story_of
 from snugfit.results.run_folder import RunFolder
-from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
+from snugfit.strategies.process_group import agreed
 from snugfit.system.messages import own_warnings
 from snugfit.system.processes import this_world
 from snugfit.tracking.spool import Event, Spool, read_events, worked_seconds

@@ -39,8 +39,8 @@ from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
-from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
+from snugfit.strategies.process_group import agreed
 from snugfit.strategies.registry import check_processes
 from snugfit.system.plugins import Importer
 from snugfit.system.processes import this_world

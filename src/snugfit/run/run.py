@@ -32,13 +32,11 @@ from snugfit.run.spec import RunSpec
 from snugfit.run.time_limit import TIME, fit_to_time
 from snugfit.run.trackers import Register, Trackers
 from snugfit.run.training.assemble import assemble
-from snugfit.run.training.best import BestInMemory
+from snugfit.run.training.best import BestInMemory, ValidationDetails
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
-from snugfit.run.training.validation_details import ValidationDetails
-from snugfit.strategies.agreement import agreed, answered, check_same
 from snugfit.strategies.base import Strategy
-from snugfit.strategies.process_group import joined
+from snugfit.strategies.process_group import agreed, answered, check_same, joined
 from snugfit.strategies.registry import strategy_of
 from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.system.messages import held_warnings

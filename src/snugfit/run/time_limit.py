@@ -26,8 +26,8 @@ from snugfit.run.spec import RunSpec, TimeLimit
 from snugfit.run.training.assemble import assemble
 from snugfit.run.training.best import BestInMemory, SaveBest
 from snugfit.run.training.stop_requests import StopRequest
-from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
+from snugfit.strategies.process_group import agreed
 from snugfit.strategies.registry import strategy_of
 from snugfit.system.memory import release_memory
 from snugfit.system.processes import this_world

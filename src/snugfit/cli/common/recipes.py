@@ -11,8 +11,8 @@ from snugfit.system.processes import launched
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
+    from snugfit.recipe.checks import RowsHere
     from snugfit.recipe.load import BeforeLibraries
-    from snugfit.recipe.rows_here import RowsHere
 
 
 def load(

@@ -30,7 +30,7 @@ from snugfit.run.events import Emit
 from snugfit.run.identity.identity import VERSION, batch_norm_identity, check_identity
 from snugfit.step.state import state_like
 from snugfit.step.step import Step
-from snugfit.strategies.agreement import agreed
+from snugfit.strategies.process_group import agreed
 
 _TECHNIQUES = "techniques/"
 

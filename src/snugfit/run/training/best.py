@@ -1,4 +1,4 @@
-"""The best model, and when it is kept: the watch over a run's evaluations, and their models under the weights that were scored.
+"""The best model, and when it is kept: the watch over a run's evaluations, the best of them in detail, and their models under the weights that were scored.
 
 The best one lies in `best/`, owed where the disk did not take it; others, also those that a function of the user's chooses, in `models/`.
 """
@@ -11,19 +11,23 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from snugfit.core.composition import RAW
 from snugfit.core.job import Job, StopWhen
+from snugfit.deliver.observed_evaluation import Observed
+from snugfit.deliver.shown_rows import ValidationShown, columns_again
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.kit.mapped_tensors import making_in_files
 from snugfit.kit.phases import phase
 from snugfit.models.bundle import DETERMINISTIC, ENTRIES
+from snugfit.results.evaluation_details import EvaluationDetails
+from snugfit.results.run_folder import DETAILS
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.step.state import made_buffers
-from snugfit.strategies.agreement import agreed
+from snugfit.strategies.process_group import agreed
 from snugfit.system.disk_files import disk_problem, is_full
 from snugfit.system.user_objects import describe
 
@@ -33,7 +37,12 @@ if TYPE_CHECKING:
     from snugfit.results.run_folder import RunFolder
     from snugfit.run.events import Emit
     from snugfit.step.step import Step
+    from snugfit.tasks.inference import Inference
+    from snugfit.tasks.task import Task
 
+
+_WORST = 24
+"""Rows of the best evaluation that are kept, the worst first."""
 
 Standing = tuple[int | None, dict[str, float], str]
 
@@ -398,3 +407,58 @@ def _linked(source: str, target: str) -> None:
         os.link(source, target)  # a bundle is replaced whole, never written into
     except OSError:  # a disk without links
         shutil.copy2(source, target)
+
+
+@dataclass(frozen=True)
+class ValidationDetails:
+    """The best evaluation of a run, as its folder keeps it.
+
+    Args:
+        use: of the model, as its task has it.
+        meta: what the model is saved with.
+        data: the rows to validate on.
+    """
+
+    folder: RunFolder
+    use: Inference
+    meta: Mapping[str, Any]
+    data: Any
+    tokenizer: Any = None
+
+    @classmethod
+    def of(cls, task: Task, folder: RunFolder) -> ValidationDetails | None:
+        """Return what looks at the evaluations of a run; None where its task has no rows to look at."""
+        from snugfit.tasks import known
+
+        card, data = known(task.meta.get("task")), task.material.validation
+        if data is None or card is None or card.own_code or card.inference is None:
+            return None
+        if card.reads_texts and task.tokenizer is None:
+            return None
+        return cls(folder, card.inference(task.meta, task.tokenizer), task.meta, data, task.tokenizer)
+
+    def observed(self) -> Observed:
+        """Return what looks at one evaluation."""
+        return Observed(self.use, self.meta, most=_WORST)
+
+    def keep(self, observed: Observed) -> None:
+        """Write what was seen of the best evaluation so far.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
+        shown = ValidationShown(self.data, of_pictures="image_column" in self.meta)
+        self.folder.write_json(DETAILS, observed.details(shown).as_dict())
+
+    def finish(self) -> None:
+        """Add the columns of the worst rows to what was kept, if anything was.
+
+        Raises:
+            RunFolderError: it cannot be read or written.
+        """
+        if not (self.folder.path / DETAILS).exists():
+            return
+        details = EvaluationDetails.of(self.folder.read_json(DETAILS))
+        cells = columns_again(self.data, [each.row for each in details.worst], self.tokenizer)
+        worst = [replace(row, cells=own) for row, own in zip(details.worst, cells, strict=True)]
+        self.folder.write_json(DETAILS, replace(details, worst=worst).as_dict())

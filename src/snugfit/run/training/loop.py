@@ -22,13 +22,12 @@ from snugfit.results.run_folder import DETAILS, RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.save_and_restore import Saving, Unsaved
 from snugfit.run.events import DOING, Emit
-from snugfit.run.training.best import SaveBest, Watch, keep_models, owed_now, save_best
+from snugfit.run.training.best import SaveBest, ValidationDetails, Watch, keep_models, owed_now, save_best
 from snugfit.run.training.hooks import HookCalls
 from snugfit.run.training.non_finite import Refusal, judge
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop_requests import StopRequest
 from snugfit.run.training.update_events import TAKEN, UpdateEvents
-from snugfit.run.training.validation_details import ValidationDetails
 from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.evaluate import Scored, evaluate, scoring
 from snugfit.step.find_micro_batch import find_micro_batch
@@ -43,7 +42,7 @@ from snugfit.step.model_checks.row_coupling import (
     rows_to_compare,
 )
 from snugfit.step.step import Step, StepResult
-from snugfit.strategies.agreement import agreed, answered
+from snugfit.strategies.process_group import agreed, answered
 from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
 from snugfit.system.rounding import deterministic
 from snugfit.tasks.task import ModelObserver

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from snugfit.report.page import render
-from snugfit.report.plan_section import read_timeline, setup
+from snugfit.report.sections import read_timeline, setup
 from snugfit.report.story import read_story
 from tests.unit.report.fake_run import write_run
 
