@@ -37,7 +37,7 @@ PLACES: dict[str, dict[str, str]] = {
     "step/metrics/metrics_over_all.py": {"auroc": HOST, "_numbers": HOST, "_ranks": HOST},
     "step/metrics/retrieval_metrics.py": {"_mean_over_ranks": HOST},
     "strategies/fsdp.py": {"_take_first_weights_": "of several ranks, which only CUDA and the host have"},
-    "tasks/forecasting.py": {"decode": HOST},
+    "tasks/tables/forecasting.py": {"decode": HOST},
     "tools/certify/trial.py": {"_made": "windows on the host", "_widened": "refused on MPS before"},
 }
 """Functions that make float64, by file, each with why none of it is on a device without it."""

@@ -21,8 +21,9 @@ from snugfit.core.settings import Bound, Count, Section, setting, wanted
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
 from snugfit.system.user_objects import PYTHON_PATH
-from snugfit.tasks import discover, find, text_classification
+from snugfit.tasks import discover, find
 from snugfit.tasks.data_section import SIZE, Data
+from snugfit.tasks.texts import text_classification
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique

@@ -1,4 +1,4 @@
-"""Discovery of tasks: one module, one task; those of other packages are imported when a recipe names them."""
+"""Discovery of tasks: one module, one task, in the folder of the kind of its rows; those of other packages are imported when a recipe names them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ from pathlib import Path
 
 from snugfit.system.plugins import Importer
 from snugfit.system.user_objects import load_object
+from snugfit.tasks import python
 from snugfit.tasks.plugins import TASKS, check_card
 from snugfit.tasks.task_card import Card
+
+_KINDS = ("texts", "pictures", "sounds", "tables")
 
 
 @functools.cache
 def discover() -> Mapping[str, Card]:
-    """Return the cards of all tasks by name: the one `CARD` of each module that has one; no heavy library is imported."""
-    modules = (importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__))
-    cards: list[Card] = [module.CARD for module in modules if hasattr(module, "CARD")]
+    """Return the cards of all tasks by name: the `CARD` of each module of each kind; no heavy library is imported."""
+    packages = [importlib.import_module(f"{__name__}.{kind}") for kind in _KINDS]
+    modules = [
+        importlib.import_module(f"{package.__name__}.{each.name}")
+        for package in packages
+        for each in pkgutil.iter_modules(package.__path__)
+    ]
+    cards: list[Card] = [module.CARD for module in (*modules, python)]
     return {card.name: card for card in sorted(cards, key=lambda card: card.name)}
 
 

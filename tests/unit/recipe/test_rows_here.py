@@ -96,7 +96,7 @@ def test_a_recipe_whose_rows_are_elsewhere_is_read_where_they_are_not_needed(her
 
 def test_a_task_of_ones_own_reads_files_of_its_own(here: Path) -> None:
     (here / "task_of_own.py").write_text(
-        "from dataclasses import replace\nfrom snugfit.tasks.tabular_classification import CARD as THEIRS\n"
+        "from dataclasses import replace\nfrom snugfit.tasks.tables.tabular_classification import CARD as THEIRS\n"
         "CARD = replace(THEIRS, name='own-rows')\n"
     )
     (here / "r.yaml").write_text(

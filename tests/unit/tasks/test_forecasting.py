@@ -19,9 +19,9 @@ from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
-from snugfit.tasks.forecasting import CARD
 from snugfit.tasks.recognition import Rows
-from snugfit.tasks.tabular_classification import CARD as TABLE
+from snugfit.tasks.tables.forecasting import CARD
+from snugfit.tasks.tables.tabular_classification import CARD as TABLE
 from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.init.door import begin_here
 

@@ -1,0 +1,1 @@
+"""Tasks on tables of numbers and categories, and on series in them."""
