@@ -3,8 +3,8 @@
     python -m scripts.names [FOLDER …]
 
 `found` may be a path, a checkpoint or a number of bytes; `path` says which. A participle or an adverb alone tells a reader what
-happened to a value and not what the value is, so none of `RIDDLES` is a name, and none of `RIDDLES_IN_PARTS` a part of one: a window
-is not `kept_window`, but one in memory, in a file or of the last update. Nor does a docstring begin with one of `OPENINGS`, such as a
+happened to a value and not what the value is, so none of `RIDDLES` is a name or a part of a module's, and none of `RIDDLES_IN_PARTS` a part of
+any: a window is not `kept_window`, but one in memory, in a file or of the last update. Nor does a docstring begin with one of `OPENINGS`, such as a
 preposition: a function's begins with an imperative, a context manager's with "Temporarily", a class's and a module's with a noun.
 
 Tests are exempt: there `expected` is the usual name of what a result is compared with.
@@ -72,7 +72,7 @@ def is_riddle(name: str) -> bool:
 
 def riddles(path: Path) -> Iterator[str]:
     """Yield a line with its place for each riddle in a file, its own name included."""
-    if is_riddle(path.stem):
+    if not RIDDLES.isdisjoint(path.stem.split("_")):
         yield f"{path}: module '{path.stem}'"
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for line, name in names(tree):

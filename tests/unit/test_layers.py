@@ -1,4 +1,4 @@
-"""What import-linter cannot say: which imports wait inside functions, that none go round in a circle, where a tensor may become a number, and how modules are named."""
+"""What import-linter cannot say: which imports wait inside functions, that none go round in a circle, and where a tensor may become a number."""
 
 from __future__ import annotations
 
@@ -37,26 +37,6 @@ HEAVY = {
 RUN_BY_MLFLOW = {"deliver/pyfunc_model.py"}
 # The one door from a tensor to a Python number; and the batch, whose labels and lengths are counted on the host.
 READS_TENSORS = {"core/scalar_reads.py", "core/batch.py"}
-# A module's name says the thing or the act.
-RIDDLES = frozenset(
-    [
-        "told",
-        "telling",
-        "found",
-        "kept",
-        "expected",
-        "refused",
-        "reached",
-        "chosen",
-        "remembered",
-        "interposed",
-        "placing",
-        "everywhere",
-        "elsewhere",
-        "several",
-        "beside",
-    ]
-)
 SHOWN = "a result shows its page where it is asked for it, and the page is made of the result"
 OF_RECIPE = "a recipe is asked for its text, its hash and its code, which are read off its declarations"
 # Imports that wait in a function because they would go round in a circle: from a module to another, and why they stay.
@@ -250,10 +230,6 @@ def test_the_step_and_the_techniques_read_tensors_only_through_one_door() -> Non
         and call.func.attr in ("item", "tolist")
     ]
     assert reads == []
-
-
-def test_no_module_is_named_by_a_participle_or_an_adverb() -> None:
-    assert [name for name in sources() if RIDDLES.intersection(Path(name).stem.split("_"))] == []
 
 
 def test_an_import_under_type_checking_or_in_a_function_is_not_counted_as_one_at_once() -> None:
