@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from snugfit.units import counted
@@ -37,6 +37,22 @@ class DataReport:
     windowed: int = 0
     windows: int = 0
     baseline: Mapping[str, float] = field(default_factory=dict)
+
+    def with_tokens(self, lengths: Sequence[int], max_length: int, *, cut: bool = True) -> DataReport:
+        """Return the counts with those of tokens.
+
+        Args:
+            lengths: tokens of each text as it is whole.
+            cut: whether texts of more than `max_length` tokens are cut to it.
+        """
+        return replace(
+            self,
+            truncated=sum(length > max_length for length in lengths) if cut else 0,
+            max_length=max_length,
+            tokens_total=sum(lengths),
+            tokens_max=max(lengths, default=0),
+            tokens_median=float(statistics.median(lengths)) if lengths else 0.0,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as JSON holds them."""
@@ -96,15 +112,6 @@ def source_words(source: Mapping[str, Any]) -> str:
     """
     epochs = counted(float(source["epochs"]), "epoch")
     return f"{source['name']}: {100 * source['share']:.3g}% of the examples, {epochs} of {counted(source['rows'], 'row')}"
-
-
-def median(lengths: Sequence[int]) -> float:
-    """Return the median, or 0 of nothing.
-
-    >>> median([3, 1, 2]), median([])
-    (2.0, 0.0)
-    """
-    return float(statistics.median(lengths)) if lengths else 0.0
 
 
 def has_epochs(data: Mapping[str, Any]) -> bool:

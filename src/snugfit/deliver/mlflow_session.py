@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snugfit.errors import SnugfitError, TrackingError
+from snugfit.system.messages import loggers_above
 from snugfit.system.redaction import redact
 from snugfit.tracking.backend import reason
 from snugfit.tracking.mlflow import REGISTRY_ENVIRONMENT, environment, import_mlflow
@@ -26,11 +27,9 @@ def session(uri: str, task: str) -> Iterator[MlflowClient]:
     import_mlflow()
     from mlflow.tracking import MlflowClient
 
-    logger = logging.getLogger("mlflow")
-    level = logger.level
-    with environment(REGISTRY_ENVIRONMENT), _current_address(uri):
+    quiet = loggers_above(logging.ERROR, "mlflow")
+    with environment(REGISTRY_ENVIRONMENT), _current_address(uri), quiet:
         try:
-            logger.setLevel(logging.ERROR)
             yield MlflowClient(tracking_uri=uri, registry_uri=registry_uri(uri))
         except SnugfitError:
             raise
@@ -38,8 +37,6 @@ def session(uri: str, task: str) -> Iterator[MlflowClient]:
             raise TrackingError(
                 redact(uri), f"cannot {task}: {reason(error)}", "Check the address, the name and the server."
             ) from error
-        finally:
-            logger.setLevel(level)
 
 
 @contextlib.contextmanager

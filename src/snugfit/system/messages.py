@@ -6,7 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from snugfit.errors import SnugfitWarning
@@ -56,22 +56,31 @@ def held_warnings(messages: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def importing_torchao() -> Iterator[None]:
+def loggers_above(level: int, *names: str) -> Iterator[None]:
+    """Temporarily let loggers of libraries pass what is of this level or above it.
+
+    >>> with loggers_above(logging.ERROR, "some.library"):
+    ...     logging.getLogger("some.library").isEnabledFor(logging.WARNING)
+    False
+    """
+    before = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in before:
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, own in before.items():
+            logger.setLevel(own)
+
+
+def importing_torchao() -> AbstractContextManager[None]:
     """Temporarily silence torchao's warnings about GPU kernels while it is imported, by whomever.
 
     >>> with importing_torchao():
     ...     logging.getLogger("torchao").isEnabledFor(logging.WARNING)
     False
     """
-    loggers = [logging.getLogger(name) for name in _TORCHAO]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    return loggers_above(logging.ERROR, *_TORCHAO)
 
 
 def silence_bitsandbytes() -> None:

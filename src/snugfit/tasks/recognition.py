@@ -232,6 +232,19 @@ def blocks_of(characters: int) -> int:
     return int(characters / _CHARACTERS_OF_A_TOKEN / length_of_stream(characters))
 
 
+def of_plain_text(source: Rows, score: float) -> Recognition | None:
+    """Return what a task that learns blocks of text makes of a file of one text; None of one with columns."""
+    if source.path.suffix.lower() != PLAIN_TEXT:
+        return None
+    size = sum(source.characters(source.columns))
+    return Recognition(
+        data={"max_length": length_of_stream(size)},
+        reason=f"{size:,} characters of plain text",
+        score=score,
+        examples=blocks_of(size),
+    )
+
+
 def _power_of_two(value: float) -> int:
     """Return the smallest power of two that is at least `value`."""
     return 1 << max(0, int(-(-value // 1)) - 1).bit_length()

@@ -14,7 +14,7 @@ from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import Collate, FileRows
 from snugfit.data.lazy.lazy_sequence import Chained, Made
 from snugfit.data.named_sources import Sources
-from snugfit.data.report import DataReport, median
+from snugfit.data.report import DataReport
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, check_columns, fingerprints_of, read_table
 from snugfit.data.splits.hold_out import share_of
@@ -133,16 +133,12 @@ def load_causal(
             train=len(blocks),
             validation=len(validation),
             skipped=skipped,
-            max_length=settings.max_length,
-            tokens_total=sum(lengths),
-            tokens_max=max(lengths, default=0),
-            tokens_median=median(lengths),
             unit="examples" if apart else "blocks",
             windowed=len(longer) if apart else 0,
             windows=sum(-(-length // settings.max_length) for length in longer) if apart else 0,
             warnings=warnings,
             form=_form(texts[0]),
-        ),
+        ).with_tokens(lengths, settings.max_length, cut=False),
         fingerprints=fingerprints_of(tables),
         tokenizer=tokenizer,
         example_rows=beginnings(texts[-1][0], settings.text),

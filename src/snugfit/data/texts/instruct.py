@@ -16,7 +16,7 @@ from snugfit.data.bad_rows import BadRow, Fault, check_rows_left, settle
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import Collate, FileRows
 from snugfit.data.named_sources import Sources
-from snugfit.data.report import DataReport, median
+from snugfit.data.report import DataReport
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import Table, check_columns, fingerprints_of, read_table
 from snugfit.data.splits.leaks import Inputs, content_digest
@@ -135,18 +135,13 @@ def load_instruct(
             train=len(train),
             validation=len(held_out),
             skipped=skipped,
-            truncated=sum(length > settings.max_length for length in lengths),
-            max_length=settings.max_length,
-            tokens_total=sum(lengths),
-            tokens_max=max(lengths, default=0),
-            tokens_median=median(lengths),
             warnings=(
                 *warnings_of((example["input_ids"] for part in parts for example in part), coder),
                 *_cut_ends(lengths, settings),
                 *sides.warnings,
             ),
             form=_forms(forms, tables),
-        ),
+        ).with_tokens(lengths, settings.max_length),
         form=next((form for form in forms[0] if form != MESSAGES), MESSAGES),
         fingerprints=fingerprints_of(tables) | template_file,
         stops=coder.stops,

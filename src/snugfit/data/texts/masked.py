@@ -16,7 +16,7 @@ from snugfit.data.bad_rows import Fault, check_policy, check_rows_left, settle
 from snugfit.data.examples import DrawnArrays, Examples
 from snugfit.data.files.file_formats import TEXT_COLUMN, is_plain_text
 from snugfit.data.files.file_rows import FileRows
-from snugfit.data.report import DataReport, median
+from snugfit.data.report import DataReport
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, Table, fingerprints_of, read_table
 from snugfit.data.splits.hold_out import share_of
@@ -393,14 +393,9 @@ def _report(
         train=0,
         validation=0,
         skipped=dict(skipped),
-        truncated=0 if blocks else sum(length > max_length for length in lengths),
-        max_length=max_length,
-        tokens_total=sum(lengths),
-        tokens_max=max(lengths, default=0),
-        tokens_median=median(lengths),
         warnings=tuple(token_warnings(rows, tokenizer, special_frame(tokenizer))),
         unit="blocks" if blocks else "rows",
-    )
+    ).with_tokens(lengths, max_length, cut=not blocks)
 
 
 def _numbers(tensor: Tensor) -> Numbers:

@@ -17,7 +17,7 @@ from snugfit.data.bad_rows import BadRow, Fault, kind_of, settle, shorten, text_
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import FileRows
 from snugfit.data.named_sources import Sources
-from snugfit.data.report import DataReport, median
+from snugfit.data.report import DataReport
 from snugfit.data.sources import Table, check_columns, fingerprints_of, read_table
 from snugfit.data.texts.chat_template import set_template
 from snugfit.data.texts.conversation_tokens import Coded, Coder, first_fitting, without_oldest_turns
@@ -168,18 +168,13 @@ def load_preferences(
             validation=len(held_out),
             skipped=skipped,
             labels={} if settings.pairs else _labels(train),
-            truncated=sum(length > settings.max_length for length in lengths),
-            max_length=settings.max_length,
-            tokens_total=sum(lengths),
-            tokens_max=max(lengths, default=0),
-            tokens_median=median(lengths),
             warnings=(
                 *warnings_of((each["input_ids"][0] for part in read for each in part.examples), writer.coder),
                 *_cut_ends(lengths, settings),
                 *sides.warnings,
             ),
             form="pairs of answers" if settings.pairs else "answers with a label",
-        ),
+        ).with_tokens(lengths, settings.max_length),
         fingerprints=fingerprints_of(tables) | template_file,
         stops=writer.coder.stops,
         example_rows=rows_with_prompt(tables[-1].rows, settings.text),

@@ -14,7 +14,7 @@ from snugfit.data.bad_rows import BadRow, Fault, check_policy, check_rows_left, 
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import Collate, FileRows
 from snugfit.data.labels.class_names import check_classes
-from snugfit.data.report import DataReport, median
+from snugfit.data.report import DataReport
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, Table, fingerprints_of
 from snugfit.data.splits.leaks import inputs_of_texts
@@ -381,14 +381,10 @@ def _report(parts: Sequence[_Labelled], reader: Reader, skipped: Mapping[str, in
         train=0,
         validation=0,
         skipped=dict(skipped),
-        max_length=reader.max_length,
-        tokens_total=sum(lengths),
-        tokens_max=max(lengths, default=0),
-        tokens_median=median(lengths),
         windowed=len(long),
         windows=sum(len(reader.windows(text)) for text in long),
         warnings=(
             *(warning for part in parts for warning in part.warnings()),
             *token_warnings([TokenRows.of(framed)], reader.tokenizer, reader.frame),
         ),
-    )
+    ).with_tokens(lengths, reader.max_length, cut=False)

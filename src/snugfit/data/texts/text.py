@@ -16,7 +16,7 @@ from snugfit.data.files.file_rows import Collate, FileRows
 from snugfit.data.labels.class_names import check_classes, label_warnings, sort_labels
 from snugfit.data.labels.label_sets import LabelSets, check_names, rare_label_warnings, strata_of
 from snugfit.data.labels.target_numbers import check_differences
-from snugfit.data.report import DataReport, median
+from snugfit.data.report import DataReport
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, fingerprints_of
 from snugfit.data.splits.hold_out import SHARES
@@ -252,14 +252,5 @@ def _report(
     parts: Sequence[Encoded], max_length: int, skipped: dict[str, int], warnings: list[str]
 ) -> DataReport:
     lengths = [length for part in parts for length in part.lengths]
-    return DataReport(
-        train=0,
-        validation=0,
-        skipped=skipped,
-        truncated=sum(length > max_length for length in lengths),
-        max_length=max_length,
-        tokens_total=sum(lengths),
-        tokens_max=max(lengths, default=0),
-        tokens_median=median(lengths),
-        warnings=tuple(warnings),
-    )
+    report = DataReport(train=0, validation=0, skipped=skipped, warnings=tuple(warnings))
+    return report.with_tokens(lengths, max_length)

@@ -14,7 +14,7 @@ import torch
 from snugfit.data.bad_rows import BadRow, check_policy, check_rows_left, settle, text_of
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import FileRows
-from snugfit.data.report import DataReport, median
+from snugfit.data.report import DataReport
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, check_columns, fingerprints_of, read_table
 from snugfit.data.splits.leaks import inputs_of_texts
@@ -241,14 +241,5 @@ def _number(text: str) -> int:
 def _report(
     lengths: Sequence[int], max_length: int, skipped: Mapping[str, int], warnings: Sequence[str]
 ) -> DataReport:
-    return DataReport(
-        train=0,
-        validation=0,
-        skipped=dict(skipped),
-        truncated=sum(length > max_length for length in lengths),
-        max_length=max_length,
-        tokens_total=sum(lengths),
-        tokens_max=max(lengths, default=0),
-        tokens_median=median(lengths),
-        warnings=tuple(warnings),
-    )
+    report = DataReport(train=0, validation=0, skipped=dict(skipped), warnings=tuple(warnings))
+    return report.with_tokens(lengths, max_length)

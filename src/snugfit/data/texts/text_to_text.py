@@ -12,7 +12,7 @@ import numpy as np
 from snugfit.data.bad_rows import BadRow, Fault, check_policy, check_rows_left, settle, text_of
 from snugfit.data.examples import Examples
 from snugfit.data.files.file_rows import FileRows
-from snugfit.data.report import DataReport, median
+from snugfit.data.report import DataReport
 from snugfit.data.row_settings import RowSettings
 from snugfit.data.sources import RowSource, check_columns, fingerprints_of, read_table
 from snugfit.data.splits.leaks import inputs_of_texts
@@ -283,14 +283,5 @@ def _report(
     warnings: Sequence[str],
 ) -> DataReport:
     lengths = [length for each in read for length in each.lengths]
-    return DataReport(
-        train=0,
-        validation=0,
-        skipped=dict(skipped),
-        truncated=sum(length > settings.max_length for length in lengths),
-        max_length=settings.max_length,
-        tokens_total=sum(lengths),
-        tokens_max=max(lengths, default=0),
-        tokens_median=median(lengths),
-        warnings=tuple(warnings),
-    )
+    report = DataReport(train=0, validation=0, skipped=dict(skipped), warnings=tuple(warnings))
+    return report.with_tokens(lengths, settings.max_length)

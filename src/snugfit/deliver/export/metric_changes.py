@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import nn
 from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.predict import scores_beside
 from snugfit.errors import UserError
+from snugfit.system.messages import loggers_above
 from snugfit.units import counted
 
 ROWS = 256
@@ -87,13 +88,6 @@ def metric_changes(
     )
 
 
-@contextmanager
-def _without_a_line_for_each_product() -> Iterator[None]:
+def _without_a_line_for_each_product() -> AbstractContextManager[None]:
     """Temporarily silence bitsandbytes, which says of each product that its inputs are cast."""
-    logger = logging.getLogger("bitsandbytes.autograd._functions")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+    return loggers_above(logging.ERROR, "bitsandbytes.autograd._functions")

@@ -25,6 +25,7 @@ from snugfit.tasks.recognition import (
     blocks_of,
     columns_of,
     length_of_stream,
+    of_plain_text,
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
@@ -67,14 +68,8 @@ def _load(recipe: TaskRecipe, empty: bool, keep: KeepPart | None) -> Task:
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     if not isinstance(source, Rows):
         return None
-    if source.path.suffix.lower() == PLAIN_TEXT:
-        size = sum(source.characters(source.columns))
-        return Recognition(
-            data={"max_length": length_of_stream(size)},
-            reason=f"{size:,} characters of plain text",
-            score=1.0,
-            examples=blocks_of(size),
-        )
+    if (plain := of_plain_text(source, 1.0)) is not None:
+        return plain
     columns = columns_of(data.get("text") or [column for column in source.columns if source.is_prose(column)])
     if not columns:
         return None

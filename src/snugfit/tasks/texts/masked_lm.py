@@ -13,14 +13,12 @@ from snugfit.tasks.common.texts import ROWS, STREAM, material_of, row_settings, 
 from snugfit.tasks.inference import Inference, Prediction, Row
 from snugfit.tasks.recipe_model import load_from
 from snugfit.tasks.recognition import (
-    PLAIN_TEXT,
     Recognition,
     Rows,
     Script,
-    blocks_of,
     columns_of,
     length_of_rows,
-    length_of_stream,
+    of_plain_text,
 )
 from snugfit.tasks.task import Task
 from snugfit.tasks.task_card import Card
@@ -179,14 +177,8 @@ def _filled(
 def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
     if not isinstance(source, Rows):
         return None
-    if source.path.suffix.lower() == PLAIN_TEXT:
-        size = sum(source.characters(source.columns))
-        return Recognition(
-            data={"max_length": length_of_stream(size)},
-            reason=f"{size:,} characters of plain text",
-            score=_OF_PLAIN_TEXT,
-            examples=blocks_of(size),
-        )
+    if (plain := of_plain_text(source, _OF_PLAIN_TEXT)) is not None:
+        return plain
     columns = columns_of(data.get("text") or [column for column in source.columns if source.is_prose(column)])
     if not columns:
         return None

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from snugfit.core.random import derive_seed
 from snugfit.errors import MissingExtra, SettingError, nearest
+from snugfit.system.messages import loggers_above
 from snugfit.tools.tune.result import Choices, Space, State, Trial, combinations
 
 FILE = "study.db"
@@ -253,13 +254,6 @@ def _made(pruner: str) -> Any:
     return makers[pruner]()
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> AbstractContextManager[None]:
     """Temporarily let Optuna say nothing but warnings."""
-    logger = logging.getLogger("optuna")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+    return loggers_above(logging.WARNING, "optuna")
