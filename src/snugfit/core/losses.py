@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -56,7 +56,11 @@ def over_batches(loss: Loss) -> Callable[[Any, Batch], LossTerms]:
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """Return the logits of a model's outputs: themselves, `.logits`, entry `logits`, or the first of a tuple."""
+    """Return the logits of a model's outputs: themselves, `.logits`, entry `logits`, or the first of a tuple that is no loss of the model's own.
+
+    >>> logits_of((torch.tensor(0.5), torch.ones(2, 3))).shape  # the loss first, as tuples of transformers have it
+    torch.Size([2, 3])
+    """
     if isinstance(outputs, Tensor):
         return outputs
     if hasattr(outputs, "logits"):
@@ -65,7 +69,7 @@ def logits_of(outputs: Any) -> Tensor:
     if isinstance(outputs, Mapping):
         entry = outputs.get("logits")
     else:
-        entry = outputs[0] if isinstance(outputs, (tuple, list)) and len(outputs) > 0 else None
+        entry = _scores(outputs) if isinstance(outputs, (tuple, list)) else None
     if not isinstance(entry, Tensor):
         if isinstance(outputs, Mapping) and LOG_PROBABILITIES in outputs:
             raise SettingError(
@@ -74,12 +78,19 @@ def logits_of(outputs: Any) -> Tensor:
                 "Remove the technique or the metric that asks for logits.",
             )
         has = f", which has {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
+        returned = "None" if outputs is None else f"a {type(outputs).__name__}{has}"
         raise SettingError(
             "loss",
-            f"no logits in what the model returns, a {type(outputs).__name__}{has}",
+            f"no logits in what the model returns, {returned}",
             "Take a model with a head for the task, or give your own loss(outputs, data).",
         )
     return entry
+
+
+def _scores(outputs: Sequence[Any]) -> Any:
+    """Return the first of some outputs that is not one number, as a loss is that the model computes itself; the first where all are."""
+    plain = (each for each in outputs if not (isinstance(each, Tensor) and each.ndim == 0))
+    return next(plain, outputs[0] if outputs else None)
 
 
 def cross_entropy(outputs: Any, data: Any) -> LossTerms:
@@ -478,6 +489,13 @@ def _hint(logits: Tensor, labels: Tensor) -> str:
         return "Where a row may have any number of labels of 0 and 1, take loss binary_cross_entropy."
     if labels.shape == (*logits.shape[:1], *logits.shape[2:]):
         return "Where the classes are in dimension 1, take loss torch.nn.CrossEntropyLoss(reduction='none')."
+    if logits.ndim == 0:
+        return (
+            "A model that returns its own loss has one number of all rows, which no micro-batch can be weighted by: "
+            "have it return logits, or give your own loss(outputs, data) with a value for each row."
+        )
+    if labels.ndim == 2 and logits.shape[:-1] == (len(labels), 1):
+        return "A model that scores the last token alone unless it gets the labels takes forward=lambda model, batch: model(*batch)."
     return "Give one label for each row, or for each token."
 
 

@@ -47,6 +47,7 @@ def check_inputs(
     """
     if not isinstance(error, (TypeError, RuntimeError, AttributeError, IndexError)):
         return
+    _check_labels(error, model, args, kwargs)
     _check_names(error, model, args, kwargs)
     given = [*((f"input {place + 1}", value) for place, value in enumerate(args)), *kwargs.items()]
     if isinstance(error, (TypeError, AttributeError)):
@@ -59,6 +60,37 @@ def check_inputs(
                 ) from error
     if any(words in str(error) for words in OF_TYPES):
         _check_types(error, model, given)
+
+
+def _check_labels(
+    error: Exception, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Refuse a forward that takes the labels behind the inputs, and cannot do without them."""
+    labels = _place_of_labels(model, args, kwargs)
+    if labels is None or (labels.default is not labels.empty and "NoneType" not in str(error)):
+        return
+    entries = "**" if kwargs else "*"
+    raise DataError(
+        "batch",
+        f"the model's forward gets no {labels.name}, and fails: {error}",
+        f"Labels are the loss's alone; where {labels.name} is to be the labels, give forward=lambda model, batch: model({entries}batch). "
+        "The loss is computed from the logits that it returns, whatever its own is.",
+    ) from error
+
+
+def _place_of_labels(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> inspect.Parameter | None:
+    """Return the parameter of forward that the labels would go to, had they been given as a batch has them: by name, or behind the inputs."""
+    parameters = inspect.signature(model.forward).parameters
+    if kwargs:
+        return None if LABELS in kwargs else parameters.get(LABELS)
+    by_place = [
+        each
+        for each in parameters.values()
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    return by_place[len(args)] if len(args) == len(by_place) - 1 else None
 
 
 def _check_names(

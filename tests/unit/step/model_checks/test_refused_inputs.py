@@ -62,3 +62,59 @@ def test_a_failure_of_the_models_own_stays_what_it_is() -> None:
         Step(Broken(3, 2), SGD())((torch.randn(2, 3), LABELS))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         Step(nn.Linear(3, 2), SGD())((torch.randn(2, 4), LABELS))
+
+
+class Scored(nn.Module):
+    """A classifier that returns its loss and its logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.layer(x)
+        return nn.functional.cross_entropy(logits, labels), logits
+
+
+class OftenScored(Scored):
+    """One whose labels have a default that it cannot do with."""
+
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return super().forward(x, labels)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", [Scored, OftenScored])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_forward_that_needs_the_labels_is_told_how_it_gets_them(
+    model: type[nn.Module], named: bool
+) -> None:
+    inputs = torch.randn(4, 3)
+    labels = torch.tensor([0, 1, 1, 0])
+    batch: Any = {"x": inputs, "labels": labels} if named else (inputs, labels)
+    entries = r"\*\*" if named else r"\*"
+    with pytest.raises(DataError, match=rf"gets no labels, and fails: .* model\({entries}batch\)\. The loss"):
+        Step(model(), SGD())(batch)
+
+    def forward(module: nn.Module, data: Any) -> Any:
+        return module(**data) if named else module(*data)
+
+    step = Step(model(), SGD(), forward=forward, micro_batch=3)
+    expected = step.model(inputs, labels)[0].item()
+    assert step(batch).loss == pytest.approx(expected)  # the mean of the whole, in two parts
+
+
+def test_one_number_in_place_of_logits_is_said_to_be_a_loss() -> None:
+    with pytest.raises(DataError, match="returns its own loss has one number of all rows"):
+        Step(nn.Linear(3, 2), SGD(), forward=lambda model, batch: model(batch[0]).sum())(
+            (torch.randn(2, 3), LABELS)
+        )
+
+
+def test_scores_of_the_last_token_alone_are_said_to_need_the_labels() -> None:
+    labels = torch.zeros(2, 3, dtype=torch.int64)
+    with pytest.raises(DataError, match=r"unless it gets the labels takes forward=.*model\(\*batch\)"):
+        Step(nn.Linear(3, 2), SGD(), forward=lambda model, batch: model(batch[0][:, -1:]))(
+            (torch.randn(2, 3, 3), labels)
+        )
