@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +16,9 @@ LAST: Literal["last"] = "last"
 """In place of a run's folder: the newest run that can go on."""
 
 _TAIL_BYTES = 65536
+
+SMOKE = "smoke"
+"""The entry of a run's first event that names the option by which it was a smoke run."""
 
 _NOT_OF_TRAINING = ("note", "warning", "register", "pictures", "files")
 """Events that tell nothing of the training, and may come after its end."""
@@ -32,7 +37,8 @@ def newest_resumable(
         RunFolderError: there is none.
     """
     for folder in _newest_first(output, name):
-        if suits(folder) and folder.has_checkpoints and not _is_over(folder) and not folder.busy:
+        can_go_on = folder.has_checkpoints and not _is_over(folder) and _smoke_option(folder.events) is None
+        if suits(folder) and can_go_on and not folder.busy:
             return folder
     runs = output if name is None else output / name
     raise RunFolderError(
@@ -59,12 +65,19 @@ def recipe_file(run: Path) -> Path:
     """Return the recipe of a run.
 
     Raises:
-        RunFolderError: not a run's folder, or one of a run that was made in Python.
+        RunFolderError: not a run's folder, or one of a run that was made in Python or that was a smoke run.
     """
-    path = RunFolder.open(run).path / RECIPE
+    folder = RunFolder.open(run)
+    path = folder.path / RECIPE
     if not path.exists():
         raise RunFolderError(
             run, f"has no {RECIPE}", "Go on with it in Python, where it was made: snugfit.train(…, resume=…)."
+        )
+    if smoke := _smoke_option(folder.events):
+        raise RunFolderError(
+            run,
+            f"was a smoke run ({smoke}), which is cut short, so that nothing goes on from it",
+            f"Train what it tried: snugfit train {shlex.quote(os.path.relpath(path))}",
         )
     return path
 
@@ -85,6 +98,22 @@ def _is_over(folder: RunFolder) -> bool:
     """Return whether the run has come to its end, as its last event says."""
     last = _last_event(folder.events)
     return last.get("event") == "end" and not last.get("resumable")
+
+
+def _smoke_option(events: Path) -> str | None:
+    """Return the option that made it a smoke run, as its first event of training says; None of other runs."""
+    if not events.is_file():
+        return None
+    with events.open("rb") as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:  # torn when the process died
+                continue
+            if isinstance(event, dict) and event.get("event") == "run":
+                option = event.get(SMOKE)
+                return option if isinstance(option, str) else None
+    return None
 
 
 def _last_event(events: Path) -> dict[str, Any]:

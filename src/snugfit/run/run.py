@@ -28,6 +28,7 @@ from snugfit.run.ending import (
     with_advice,
 )
 from snugfit.run.events import AGAIN, Events, Silent, goes_on, opened, warnings_as_events
+from snugfit.run.newest import SMOKE
 from snugfit.run.spec import RunSpec
 from snugfit.run.time_limit import TIME, fit_to_time
 from snugfit.run.trackers import Register, Trackers
@@ -237,6 +238,8 @@ def _begin(spec: RunSpec, task: Task, training: Training, events: Events, *, res
     }
     if spec.parent is not None:
         described["parent"] = spec.parent
+    if spec.smoke is not None:
+        described[SMOKE] = spec.smoke
     header = describe_run(spec.name, folder, training, spec.plan, described)
     earlier = SpooledEvents() if folder is None else read_events(folder.events)
     if _tighten(spec, training):

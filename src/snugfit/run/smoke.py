@@ -30,14 +30,19 @@ MEMORISED_ACCURACY = 0.99
 def as_smoke(spec: RunSpec, overfit_batches: int | None) -> RunSpec:
     """Return a run cut down to a smoke run: of a few windows, or of many passes over a few batches."""
     if overfit_batches is None:
-        return dataclasses.replace(spec, shorten=_few_windows, conclude=_reloaded)
+        return dataclasses.replace(spec, smoke="--fast-dev-run", shorten=_few_windows, conclude=_reloaded)
     # a rate that falls would end the learning before the memorising
     techniques = [each for each in spec.techniques if not _lowers_rate(each)]
     shorten = partial(_few_rows, overfit_batches)
     which = "one batch" if overfit_batches == 1 else f"the same {overfit_batches} batches"
     note = f"overfit   {OVERFIT_PASSES} passes over {which}, in place of the length of the recipe; a schedule that lowers the rate is left out"
     return dataclasses.replace(
-        spec, techniques=techniques, shorten=shorten, conclude=_judged, notes=(*spec.notes, note)
+        spec,
+        smoke="--overfit-batches",
+        techniques=techniques,
+        shorten=shorten,
+        conclude=_judged,
+        notes=(*spec.notes, note),
     )
 
 
@@ -82,11 +87,12 @@ def _lowers_rate(technique: Technique) -> bool:
 
 def _reloaded(training: Training, result: RunResult) -> RunResult:
     verify_reload(training)
-    return result
+    return dataclasses.replace(result, resumable=False)
 
 
 def _judged(training: Training, result: RunResult) -> RunResult:
     assert training.folder is not None
+    result = dataclasses.replace(result, resumable=False)
     return overfit_verdict(result, training.folder) if training.step.strategy.rank == 0 else result
 
 

@@ -61,6 +61,7 @@ class RunSpec:
         tight: on a CPU, give memory that tensors no longer need back to the system at once, which takes time.
         details: whether the best evaluation is kept in detail, for the report.
         time: shortens the run to what fits into it; `of_updates` returns the fields that are others in a run of that many updates.
+        smoke: the option that makes it a smoke run, which ends before the recipe does, so that nothing goes on from it; None of others.
         shorten: changes the job and what was loaded for it; `conclude` looks at the run and adds to its result before its end is said.
     """
 
@@ -92,6 +93,7 @@ class RunSpec:
     details: bool = False
     time: TimeLimit | None = None
     of_updates: Callable[[int], Mapping[str, Any]] = lambda _: {}
+    smoke: str | None = None
     shorten: Callable[[Job, Task], tuple[Job, Task]] = lambda job, task: (job, task)
     conclude: Callable[[Training, RunResult], RunResult] = lambda _training, result: result
 
