@@ -131,7 +131,7 @@ def evaluate_file(
     allow_code: bool = False,
     page: Path | None = None,
 ) -> dict[str, Any]:
-    """Return loss and metrics of a model on labelled rows, by default those of its task.
+    """Return loss and metrics of a model on labelled rows, by default those of its task; with `allow_code` the loss that the model learned by.
 
     Args:
         data: a file; of a model whose task has no rows in files the `package.module:function` that returns its examples.
@@ -156,6 +156,8 @@ def evaluate_file(
     for each in loaded:
         _check_reads(each)
     predictors = [each.with_beams(num_beams) for each in loaded]
+    if allow_code:
+        predictors = [each.by_own_loss() for each in predictors]
     if memory is not None and (len(predictors) > 1 or views != 1):
         raise SettingError("memory", *_ONE_ALONE)
     observer = None if page is None else Observed(predictors[0].inference, predictors[0].meta)
@@ -247,7 +249,7 @@ def _of_other_losses(predictors: Sequence[Predictor]) -> list[str]:
     """Return what to know of models that are scored by another loss than they learned by."""
     names = {each.meta[LEARNED_BY] for each in predictors if LEARNED_BY in each.meta}
     return [
-        f"the run learned by {name}, and the loss here is its task's. By its own: sf.load(RUN, loss=…).evaluate(DATA)."
+        f"the run learned by {name}, and the loss here is its task's. By its own: --allow-code, which imports it, or sf.load(RUN, loss=…).evaluate(DATA)."
         for name in sorted(names)
     ]
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch, inputs_of
-from snugfit.core.losses import over_batches
+from snugfit.core.losses import find_loss, over_batches
 from snugfit.core.technique import Context, Technique
 from snugfit.data.frames import without_frame
 from snugfit.errors import DataError, ModelError, SettingError
@@ -23,6 +23,8 @@ from snugfit.models.bundle import (
     DETERMINISTIC,
     ENTRIES,
     EXTENDED_BY,
+    LEARNED_BY,
+    LOSS_WEIGHTS,
     META,
     find_bundle,
     load_bundle,
@@ -39,6 +41,7 @@ from snugfit.tasks import discover as discover_tasks
 from snugfit.tasks import import_again, known
 from snugfit.tasks.common.classes import in_detail
 from snugfit.tasks.inference import Inference
+from snugfit.tasks.task import named_loss
 from snugfit.tasks.task_card import Card
 from snugfit.techniques import discover, find
 from snugfit.techniques.plugins import check_technique
@@ -133,6 +136,24 @@ class Predictor:
         """
         use = self.inference
         return use.loss if use.own_loss is None else use.own_loss()
+
+    def by_loss(self, loss: str | Loss) -> Predictor:
+        """Return the same scored by a loss: a built-in one by its name, or one of the user's own."""
+        use = replace(self.inference, loss=find_loss(loss), own_loss=None)
+        return replace(
+            self, use=use, meta={key: value for key, value in self.meta.items() if key != LEARNED_BY}
+        )
+
+    def by_own_loss(self) -> Predictor:
+        """Return the same scored by the loss that the model learned by, where that is the user's own and its task is scored by another.
+
+        Raises:
+            SettingError: it cannot be imported.
+        """
+        name = self.meta.get(LEARNED_BY)
+        if name is None:
+            return self
+        return self.by_loss(named_loss(name, self.meta.get(LOSS_WEIGHTS), Path.cwd()))
 
     def with_beams(self, num_beams: int) -> Predictor:
         """Return the same with so many texts gone on with at once, of which the likeliest is given; 1 is as it is.

@@ -13,7 +13,7 @@ from snugfit.core.technique import Stage
 from snugfit.deliver.model_registry import register_best
 from snugfit.errors import SettingError, short_path
 from snugfit.models.adapter_bundle import Base
-from snugfit.models.bundle import LEARNED_BY, META, OWN_LOSS
+from snugfit.models.bundle import LEARNED_BY, LOSS_WEIGHTS, META, OWN_LOSS
 from snugfit.models.folders import CONFIG_PREFIX
 from snugfit.planner.answers.answer import Answer
 from snugfit.recipe.jobs import job_of, metrics_of, numerics_of, plan_of
@@ -245,7 +245,8 @@ def _load(recipe: Recipe, options: RunOptions, strategy: Strategy) -> Task:
     parts = strategy.shards and not any(each.reads_weights for each in recipe.all_techniques())
     task = prepare(recipe, keep=strategy.part if parts else None)
     if is_python_path(recipe.loss) and OWN_LOSS not in task.meta:
-        task = replace(task, meta={**task.meta, LEARNED_BY: recipe.loss})
+        weights = recipe.loss_weights and dict(recipe.loss_weights)
+        task = replace(task, meta={**task.meta, LEARNED_BY: recipe.loss, LOSS_WEIGHTS: weights})
     return task if options.is_smoke else replace(task, observers=_observers(recipe, task))
 
 

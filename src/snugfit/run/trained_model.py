@@ -63,12 +63,7 @@ def with_own(
 ) -> Predictor:
     """Return a predictor that makes batches, calls the model and scores it in the user's own way, where there is one."""
     if loss is not None and predictor.use is not None:
-        from snugfit.core.losses import find_loss
-        from snugfit.models.bundle import LEARNED_BY
-
-        use = dataclasses.replace(predictor.use, loss=find_loss(loss), own_loss=None)
-        meta = {key: value for key, value in predictor.meta.items() if key != LEARNED_BY}
-        predictor = dataclasses.replace(predictor, use=use, meta=meta)
+        predictor = predictor.by_loss(loss)
     if collate is None and forward is None:
         return predictor
     if predictor.inference.run is not None:  # answers are generated, of other batches than those of training

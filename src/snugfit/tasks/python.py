@@ -44,7 +44,7 @@ def _load(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> Task:
     from snugfit.core.job import AUTO
     from snugfit.data.stream import counted, streamed
     from snugfit.kit.losses.default_loss import default_loss, loss_message
-    from snugfit.models.bundle import OWN_LOSS
+    from snugfit.models.bundle import LOSS_WEIGHTS, OWN_LOSS
     from snugfit.models.python_functions import load_python_model
     from snugfit.step.build import Material
 
@@ -85,7 +85,7 @@ def _load(recipe: TaskRecipe, empty: bool, _keep: KeepPart | None) -> Task:
                 if isinstance(loss, str)
                 else {
                     OWN_LOSS: recipe.loss,
-                    "loss_weights": recipe.loss_weights and dict(recipe.loss_weights),
+                    LOSS_WEIGHTS: recipe.loss_weights and dict(recipe.loss_weights),
                 }
             ),
             "collate": collate,
@@ -154,13 +154,13 @@ def _inference(meta: Mapping[str, Any], _tokenizer: Any) -> Inference:
     from torch.utils.data import default_collate
 
     from snugfit.core.losses import LOSSES, find_loss
-    from snugfit.models.bundle import OWN_LOSS
+    from snugfit.models.bundle import LOSS_WEIGHTS, OWN_LOSS
 
     collate, loss = meta.get("collate"), meta.get("loss")
     own = meta.get(OWN_LOSS)
 
     def own_loss() -> Loss:
-        return find_loss(named_loss(str(own), meta.get("loss_weights"), Path.cwd()))
+        return find_loss(named_loss(str(own), meta.get(LOSS_WEIGHTS), Path.cwd()))
 
     return Inference(
         encode=lambda rows: rows,

@@ -151,10 +151,14 @@ def test_a_loss_of_the_users_own_is_for_one_network_alone(project: Path) -> None
     assert result.status == "finished"
     said = evaluate_file(result.run_dir, "rows.csv")["warnings"]
     assert said == [
-        "the run learned by mine:loss, and the loss here is its task's. By its own: sf.load(RUN, loss=…).evaluate(DATA)."
+        "the run learned by mine:loss, and the loss here is its task's. By its own: --allow-code, which imports it, or sf.load(RUN, loss=…).evaluate(DATA)."
     ]
     own = load(result.run_dir, loss=lambda outputs, data: (outputs - data["labels"]).abs())
     assert "warnings" not in evaluate_rows(own.predictor, rows())
+    consented = evaluate_file(result.run_dir, "rows.csv", allow_code=True)
+    assert "warnings" not in consented
+    unscaled = evaluate_rows(own.predictor, rows())["metrics"]["loss"]
+    assert consented["metrics"]["loss"] == pytest.approx(unscaled / 1e4)
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
