@@ -7,7 +7,7 @@ adapter's own layers beside it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -66,6 +66,17 @@ def output_layer(model: nn.Module) -> nn.Module | None:
     get = getattr(model, "get_output_embeddings", None)
     layer: nn.Module | None = get() if callable(get) else None
     return layer
+
+
+def unchanged_layers_warning(reasons: Mapping[str, str], technique: str) -> str:
+    """Return a warning of layers that a technique leaves as they are though nobody says so, by name with the reason.
+
+    >>> unchanged_layers_warning({"0": "has 6 inputs", "2": "has 10 inputs"}, "qat")
+    "qat: '0' and 1 more stay whole: '0' has 6 inputs. What is to stay so unsaid is named in qat.skip."
+    """
+    first, reason = next(iter(reasons.items()))
+    those = f"'{first}' and {len(reasons) - 1} more stay" if len(reasons) > 1 else f"'{first}' stays"
+    return f"{technique}: {those} whole: '{first}' {reason}. What is to stay so unsaid is named in {technique}.skip."
 
 
 def unsuitable(model: nn.Module) -> dict[str, str]:

@@ -25,6 +25,11 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
 
 
+def matched_by(names: Sequence[str], name: str) -> bool:
+    """Return whether a module is one of these, or inside of one."""
+    return name in names or name.startswith(tuple(f"{each}." for each in names))
+
+
 def find_modules(
     model: nn.Module,
     patterns: Sequence[str],

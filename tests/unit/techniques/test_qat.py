@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from contextlib import ExitStack
 
 import pytest
@@ -63,13 +64,30 @@ def test_torchs_own_encoder_layer_is_rounded_in_training_and_evaluation(train: b
     with torch.no_grad():
         for linear in (expected.linear1, expected.linear2):
             linear.weight.copy_(rounded_weight(linear.weight, 4, 8))
-    with pytest.warns(SnugfitWarning, match="1 linear layers stay as they are, such as 'self_attn.out_proj'"):
+    with pytest.warns(
+        SnugfitWarning, match="qat: 'self_attn.out_proj' stays whole: .* is in nn.MultiheadAttention"
+    ):
         modules = QAT(group_size=8, activations=None).seams(context(layer)).modules
     assert modules is not None
     with torch.no_grad(), modules(Batch.of(inputs)):
         found = layer(inputs)
     torch.testing.assert_close(found, expected(inputs))
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_layers_that_stay_whole_are_named_with_the_reason_but_for_those_that_skip_names() -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 10), nn.Linear(10, 8), nn.Linear(8, 2))
+    named = "qat: '1' and 1 more stay whole: '1' has 6 inputs, which group_size 8 does not divide"
+    with pytest.warns(SnugfitWarning, match=named):
+        QAT(group_size=8, skip=("3",)).seams(context(model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SnugfitWarning)
+        QAT(group_size=8, skip=("1", "2")).seams(context(model))
+
+
+def test_what_skip_names_stays_whole_with_all_in_it() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+    assert list(QAT(group_size=8, skip=("1",))._layers(model)) == ["0"]
 
 
 @pytest.mark.parametrize("make", [problems.bert, problems.vit], ids=lambda make: make.__name__)

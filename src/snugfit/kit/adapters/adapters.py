@@ -30,11 +30,11 @@ from snugfit.core.layers import (
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 from snugfit.kit.mapped_tensors import set_aside_
-from snugfit.kit.module_patterns import find_modules, matches
+from snugfit.kit.module_patterns import find_modules, matched_by, matches
 from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import has_experts
 from snugfit.kit.quantized.frozen_linear import QuantisedLinear, in_stock_form, weights_unread
-from snugfit.kit.quantized.quantize import dequantise_, matched_by, quantised_parameters
+from snugfit.kit.quantized.quantize import dequantise_, quantised_parameters
 from snugfit.system.messages import silence_bitsandbytes
 
 ADAPTER = "default"

@@ -17,11 +17,12 @@ from snugfit.core.layers import (
     output_layer,
     replace_module,
     stock_heads,
+    unchanged_layers_warning,
     unsuitable,
 )
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 from snugfit.kit.mapped_tensors import set_aside_
-from snugfit.kit.module_patterns import find_modules
+from snugfit.kit.module_patterns import find_modules, matched_by
 from snugfit.kit.placement import host_copy
 from snugfit.kit.quantized.experts import QuantisedExperts, expert_weights
 from snugfit.kit.quantized.frozen_linear import QuantisedLinear, WeightFormat, in_stock_form
@@ -98,13 +99,7 @@ def _warn_of_whole_layers(model: nn.Module, skip: Sequence[str], technique: str)
         if module not in heads
     }
     if reasons:
-        first, reason = next(iter(reasons.items()))
-        those = f"'{first}' and {len(reasons) - 1} more stay" if len(reasons) > 1 else f"'{first}' stays"
-        warnings.warn(
-            f"{technique}: {those} whole: '{first}' {reason}. What is to stay so unsaid is named in {technique}.skip.",
-            SnugfitWarning,
-            stacklevel=3,
-        )
+        warnings.warn(unchanged_layers_warning(reasons, technique), SnugfitWarning, stacklevel=3)
 
 
 def _is_linear(module: nn.Module) -> bool:
@@ -114,11 +109,6 @@ def _is_linear(module: nn.Module) -> bool:
 def _left_whole(model: nn.Module, skip: Sequence[str], technique: str) -> list[str]:
     """Return names of the modules that stay whole with all that is in them."""
     return [*find_modules(model, skip, f"{technique}.skip"), *stock_heads(model)]
-
-
-def matched_by(names: Sequence[str], name: str) -> bool:
-    """Return whether a module is one of these, or inside of one."""
-    return name in names or name.startswith(tuple(f"{each}." for each in names))
 
 
 def _experts(model: nn.Module, skip: Sequence[str], technique: str) -> list[tuple[nn.Module, str]]:

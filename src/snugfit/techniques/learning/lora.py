@@ -16,7 +16,7 @@ from snugfit.errors import ModelError, SettingError, SnugfitWarning
 from snugfit.kit.adapters.adapter_files import CONFIG, adapter_config, load_adapter, names_base
 from snugfit.kit.adapters.adapters import adapted, head_of, inject, merged, require_peft, targets_of
 from snugfit.kit.adapters.embedding_rows import token_rows
-from snugfit.kit.quantized.quantize import matched_by
+from snugfit.kit.module_patterns import matched_by
 
 
 def lora_(

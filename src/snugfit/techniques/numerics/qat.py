@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.layers import unsuitable
+from snugfit.core.layers import unchanged_layers_warning, unsuitable
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.kit.adapters.adapters import ADAPTER, adapted
-from snugfit.kit.module_patterns import find_modules
+from snugfit.kit.module_patterns import find_modules, matched_by
 from snugfit.kit.patched_forward import replaced_forward, without_fast_path
 
 BITS = {"int4": 4, "int8": 8}
@@ -179,14 +179,16 @@ class QAT(Technique):
 
     def seams(self, context: Context) -> Seams:
         names, layers = zip(*self._layers(context.model).items(), strict=True)
-        left = [name for name in _linear_layers(context.model) if name not in names]
-        if left and not self.skip:
-            warnings.warn(
-                f"qat: {len(left)} linear layers stay as they are, such as '{left[0]}': group_size does not divide their inputs, "
-                "they share a weight, or torch reads their weight without calling them.",
-                SnugfitWarning,
-                stacklevel=2,
+        skipped, reasons = find_modules(context.model, self.skip, "qat.skip"), unsuitable(context.model)
+        left = {
+            name: reasons.get(
+                name, f"has {layer.in_features} inputs, which group_size {self.group_size} does not divide"
             )
+            for name, layer in _linear_layers(context.model).items()
+            if name not in names and not matched_by(skipped, name)
+        }
+        if left:
+            warnings.warn(unchanged_layers_warning(left, "qat"), SnugfitWarning, stacklevel=2)
 
         @contextmanager
         def modules(_batch: Batch) -> Iterator[None]:
@@ -208,8 +210,12 @@ class QAT(Technique):
             SettingError: there is none, or an adapter cannot be rounded with its weight.
         """
         skipped: Sequence[str] = find_modules(model, self.skip, "qat.skip")
-        out = unsuitable(model).keys() | set(skipped)
-        linear = {name: layer for name, layer in _linear_layers(model).items() if name not in out}
+        out = unsuitable(model)
+        linear = {
+            name: layer
+            for name, layer in _linear_layers(model).items()
+            if name not in out and not matched_by(skipped, name)
+        }
         for layer in linear.values():
             _check_adapter(layer)
         layers = {
