@@ -126,6 +126,11 @@ class Tracker:
         """The tracker's id of this run, once it is known."""
         return self._sender.cursor.run_id if self._sender else self._run_id
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C has ended a wait."""
+        return self._interrupted
+
     def start(self) -> Self:
         """Begin to follow. Without MLflow this only notes the problem: the spool is kept all the same.
 

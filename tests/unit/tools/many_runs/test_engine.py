@@ -13,6 +13,7 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.tools.many_runs import engine
 from snugfit.tools.many_runs.engine import TrackedRuns
 from snugfit.tracking import follower
+from snugfit.tracking.spool import read_events
 from tests.unit.tracking.tracking_fakes import FakeBackend, Store
 
 RECIPE = """\
@@ -70,6 +71,33 @@ def test_runs_are_given_the_id_of_the_whole_from_the_first_on(
     assert store.steps("run-1", "mean/accuracy") == [1]
     assert store.status == {"run-1": "finished"}
     assert said == ["beginning its run in the tracker …"]
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_ctrl_c_at_the_start_ends_all_unless_it_was_said_to_end_the_wait_for_the_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    waits: list[float] = []
+
+    def until(seconds: float) -> bool:
+        waits.append(seconds)
+        if len(waits) > told:
+            raise KeyboardInterrupt
+        return False
+
+    wait = follower.Tracker._wait
+    monkeypatch.setattr(follower.Tracker, "_wait", lambda tracker, _, timeout: wait(tracker, until, timeout))
+    runs, said = tracked(tmp_path, FakeBackend(Store()), monkeypatch)
+    if not told:
+        with pytest.raises(KeyboardInterrupt), runs:
+            raise AssertionError("no run begins")
+        assert [event["status"] for event in read_events(runs._folder.events) if event["event"] == "end"] == [
+            "failed"
+        ]
+        return
+    with runs:
+        runs.end("finished")
+    assert "Ctrl-C ends the wait" in said[1]
 
 
 def hang(go_on: threading.Event) -> None:
