@@ -60,8 +60,6 @@ def bindings_of(scope: ast.AST, name: str, line: int) -> list[tuple[ast.expr, in
     for each in own_nodes(scope):
         if isinstance(each, ast.Assign):
             for target in each.targets:
-                if isinstance(target, ast.Attribute):
-                    continue  # self.rows = rows sets no name
                 into = filled if isinstance(target, ast.Subscript) else set_
                 into += [(value, part, each.lineno) for value, part in parts_set(target, each.value, name)]
         elif isinstance(each, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
@@ -91,21 +89,25 @@ def _is_filled_by(function: ast.expr, name: str) -> bool:
     return isinstance(owner, ast.Name) and owner.id == name
 
 
-def parts_set(target: ast.expr, value: ast.expr, name: str) -> Iterator[tuple[ast.expr, int]]:
-    """Yield the values that an assignment gives a name or an attribute of this name, with which part of them it is."""
+def parts_set(
+    target: ast.expr, value: ast.expr, name: str, kind: type[ast.Name | ast.Attribute] = ast.Name
+) -> Iterator[tuple[ast.expr, int]]:
+    """Yield the values that an assignment gives a name, or an attribute, of this name, with which part of them it is: `self.rows = rows` sets no name."""
     if isinstance(target, ast.Tuple | ast.List):
         for place, each in enumerate(target.elts):
             if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
-                yield from parts_set(each, value.elts[place], name)
-            elif last_name(each) == name:
+                yield from parts_set(each, value.elts[place], name, kind)
+            elif isinstance(each, kind) and last_name(each) == name:
                 yield value, place
             else:
                 inner = value
                 if isinstance(value, ast.Call) and last_name(value.func) == "enumerate" and place == 1:
                     inner = value.args[0]
-                yield from parts_set(each, inner, name)
-    elif last_name(target.value if isinstance(target, ast.Subscript) else target) == name:
-        yield value, -1
+                yield from parts_set(each, inner, name, kind)
+    else:
+        whole = target.value if isinstance(target, ast.Subscript) else target
+        if isinstance(whole, kind) and last_name(whole) == name:
+            yield value, -1
 
 
 def parameters_of(scope: Function) -> list[str]:

@@ -52,6 +52,9 @@ _TAKES_OUT = frozenset(["detach", "item", "numpy", "tolist"])
 _SHIFTS = frozenset(
     ["clone", "copy", "roll", "stack", "tensor", "as_tensor", "LongTensor", "from_numpy", "long"]
 )
+_DROPS = frozenset(
+    ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "scaled_dot_product_attention"]
+)
 _HANDED = frozenset(
     ["next", "to", "cuda", "cpu", "float", "long", "unsqueeze", "squeeze", "view", "reshape", "flatten"]
 )
@@ -154,6 +157,17 @@ def _has_sum_for_reduction(node: ast.AST, _: str) -> bool:
     return isinstance(node, ast.keyword) and node.arg == "reduction" and ast.unparse(node.value) == "'sum'"
 
 
+def _adds_one(node: ast.AST, _: str) -> bool:
+    """Return whether one is added to something, as to labels that are then counted from 1."""
+    added = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) else None
+    started = isinstance(node, ast.keyword) and node.arg == "start" and ast.unparse(node.value) == "1"
+    return started or (added is not None and ast.unparse(added) == "1")
+
+
+def _negates(node: ast.AST, _: str) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+
+
 def _sums(node: ast.AST, _: str) -> bool:
     """Return whether all of a tensor is summed up."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
@@ -220,6 +234,8 @@ def _keeps_graph(node: ast.AST, _: str) -> bool:
     """Return whether something is added to a sum or a list, and nothing takes it out of its graph."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         added: ast.AST = node.value
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and _adds_to_itself(node):
+        added = node.value.right
     elif (
         isinstance(node, ast.Call)
         and last_name(node.func) in ("append", "extend", "add")
@@ -234,6 +250,16 @@ def _keeps_graph(node: ast.AST, _: str) -> bool:
         "float",
         "cpu",
     }
+
+
+def _adds_to_itself(node: ast.Assign) -> bool:
+    """Return whether a statement sets a name to itself and more."""
+    value = node.value
+    return (
+        isinstance(value, ast.BinOp)
+        and isinstance(value.op, ast.Add)
+        and ast.unparse(value.left) == ast.unparse(node.targets[0])
+    )
 
 
 def _is_mean(node: ast.AST, _: str) -> bool:
@@ -352,6 +378,7 @@ class Kind(NamedTuple):
         back: on the way back from where it is seen; ahead: on the way on from there; `anywhere`: the first of the script.
         here: what is no cause by itself and may be named, where it is seen there.
         side: of a call of a loss, the argument that is meant: 0 for predictions, 1 for targets; None for all.
+        within: also sought back from a line of a model's own forward pass.
     """
 
     back: tuple[Test, ...] = ()
@@ -359,6 +386,7 @@ class Kind(NamedTuple):
     anywhere: tuple[Test, ...] = ()
     here: tuple[Test, ...] = ()
     side: int | None = None
+    within: bool = False
 
 
 KINDS: dict[str, Kind] = {
@@ -407,7 +435,7 @@ KINDS: dict[str, Kind] = {
         here=(_calls_loss, calls(frozenset(["gather"]))),
         side=1,
     ),
-    "sees_the_future": Kind(back=(_hides,)),
+    "sees_the_future": Kind(back=(_hides,), within=True),
     "shifted_labels": Kind(
         back=(named(LABELS, _cuts), named(LABELS, calls(_SHIFTS)), keyword("mlm")),
         here=(keyword("decoder_input_ids"),),
@@ -418,12 +446,14 @@ KINDS: dict[str, Kind] = {
     "special_tokens": Kind(back=(_writes_special, _names_special)),
     "summed_loss": Kind(back=(_has_sum_for_reduction, _sums, _computes)),
     "target_gradients": Kind(back=(named(_TAUGHT, _computes), _returns_tuple)),
+    "train_mode": Kind(here=(calls(_DROPS),)),
     "truncation": Kind(back=(keyword("max_length"),)),
     "unmasked_padding": Kind(back=(_leaves_mask_out, _reads_all_places, _reads_unmasked)),
+    "unused_class": Kind(back=(_adds_one,), side=1),
     "unscaled_inputs": Kind(back=(_gives_numbers,), side=0),
     "unscaled_targets": Kind(back=(named(LABELS, _makes),), side=1),
     "wrong_scores": Kind(back=(_computes,)),
-    "wrong_sign": Kind(back=(_computes,)),
+    "wrong_sign": Kind(back=(_computes,), here=(_negates,)),
     "wrong_axis": Kind(back=(calls(_AXIS | _SHAPES),), side=0),
 }
 """What causes a pitfall, by the pitfall."""

@@ -10,11 +10,15 @@ from snugfit.doctor.findings import Finding
 from snugfit.doctor.observe.bindings import heads_of, parts_of, statements_at
 from snugfit.doctor.observe.cause_kinds import KINDS, LOSS, Kind, Test
 from snugfit.doctor.observe.cause_trails import ways_of_rows
+from snugfit.doctor.observe.evaluations import line_of_evaluation
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.script_events import Forward
 from snugfit.doctor.observe.script_syntax import around, last_name, own_nodes, reads
 from snugfit.doctor.observe.trails import Place, Step, Trails, place_of
 
 MOST_LINES = 3
+_OF_EVALUATIONS = frozenset(["train_mode", "other_statistics", "random_validation"])
+"""Pitfalls that are seen in passes of an evaluation, which a helper may make for the training too."""
 
 
 class Causes:
@@ -33,6 +37,8 @@ class Causes:
             },
         )
         self._rows = ways_of_rows(log, self._trails, self._files)
+        learning, scoring = ({e.at for e in log.of(Forward) if e.grad is way} for way in (True, False))
+        self._shared_lines = learning & scoring
 
     def placed(self, finding: Finding) -> Finding:
         """Return a finding at the line that causes it, with the way from there to where it was seen."""
@@ -40,6 +46,10 @@ class Causes:
         if seen is None:
             return finding
         cause = self._rows.get((finding.pitfall, finding.where))
+        here = KINDS.get(finding.pitfall, Kind()).here
+        shared = finding.pitfall in _OF_EVALUATIONS and finding.where in self._shared_lines
+        if cause is None and shared and not _line_in(_meant(self._trails, seen, None), here, ""):
+            cause = line_of_evaluation(self._trails, seen, switches=finding.pitfall == "train_mode")
         way = [cause, seen] if cause else way_of(self._trails, finding.pitfall, seen)
         lines = tuple(dict.fromkeys(f"{self._shown[file]}:{line}" for file, line in way))
         return replace(finding, where=lines[0], way=lines) if len(lines) > 1 else finding
@@ -49,7 +59,9 @@ def way_of(trails: Trails, pitfall: str, seen: Place) -> list[Place]:
     """Return the lines from the statement that causes what was seen to where it was seen, at most three, the cause first; where no statement is of its kind, the line alone."""
     kind = KINDS.get(pitfall, Kind())
     own = _meant(trails, seen, kind.side)
-    if _line_in(_meant(trails, seen, None), kind.here, "") or _is_within_model(trails, seen):
+    if _line_in(_meant(trails, seen, None), kind.here, "") or (
+        not kind.within and _is_within_model(trails, seen)
+    ):
         return [seen]
     start = _differentiated(trails, seen)
     ways = (

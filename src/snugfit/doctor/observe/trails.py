@@ -306,17 +306,28 @@ class Trails:
     def is_under(self, file: str, line: int, condition: re.Pattern[str]) -> bool:
         """Return whether a line stands under a condition that has one of these words."""
         tests = (
-            each for each in ast.walk(self._trees[file]) if isinstance(each, ast.If) and spans(each, line)
+            each
+            for each in ast.walk(self._trees[file])
+            if isinstance(each, ast.If | ast.IfExp) and spans(each, line)
         )
-        return any(each.test.lineno != line and condition.search(ast.unparse(each.test)) for each in tests)
+        return any(
+            (each.test.lineno != line or isinstance(each, ast.IfExp))
+            and condition.search(ast.unparse(each.test))
+            for each in tests
+        )
 
     def has_under(self, condition: re.Pattern[str], is_sought: Callable[[ast.AST], bool]) -> bool:
         """Return whether any statement under a condition that has one of these words is one that is sought."""
         conditions = (
-            each for tree in self._trees.values() for each in all_statements(tree) if isinstance(each, ast.If)
+            each
+            for tree in self._trees.values()
+            for each in ast.walk(tree)
+            if isinstance(each, ast.If | ast.IfExp)
         )
         return any(
-            condition.search(ast.unparse(each.test)) and any(map(is_sought, each.body)) for each in conditions
+            condition.search(ast.unparse(each.test))
+            and any(map(is_sought, each.body if isinstance(each, ast.If) else [each.body]))
+            for each in conditions
         )
 
     def gives_rows(self, file: str, line: int) -> bool:
@@ -328,6 +339,18 @@ class Trails:
         """Return the functions of the script's own that a statement calls by their names."""
         names = [last_name(each.func) for each in ast.walk(statement) if isinstance(each, ast.Call)]
         return [scope for name in names for _, scope in self._functions.get(name, []) if name not in _ACTS]
+
+    def sets(self, target: re.Pattern[str]) -> bool:
+        """Return whether any statement sets something whose text matches."""
+        return any(
+            isinstance(each, ast.Assign) and any(target.search(ast.unparse(one)) for one in each.targets)
+            for _, each in self.statements()
+        )
+
+    def calls_of(self, file: str, line: int) -> list[Place]:
+        """Return the lines that call something of the name of the function around a line."""
+        scope = around(self._trees[file], line)[0]
+        return [(other, call.lineno) for other, call in self._calls.get(getattr(scope, "name", ""), [])]
 
     def _frame_of(self, file: str, line: int) -> _Frame:
         """Return the frame of the innermost function around a line, of which no call is known."""
@@ -347,7 +370,7 @@ class Trails:
             return
         if isinstance(node, ast.Attribute):
             for file, each in self._stores.get(node.attr, []):
-                for stored, part in parts_set(each.targets[0], each.value, node.attr):
+                for stored, part in parts_set(each.targets[0], each.value, node.attr, ast.Attribute):
                     yield node.attr, _Value(stored, each.lineno, self._frame_of(file, each.lineno), part)
             return
         if not isinstance(node, ast.Name) or node.id in (_NO_VALUES if self._wide else _NO_ROWS):
