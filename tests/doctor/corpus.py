@@ -76,6 +76,7 @@ ELSEWHERE_BY_THIRD_HAND = (
 """Faults of `third_hand` that the detectors as they were found at another line; `one_block_many_times` as worth a look."""
 
 AT_ANOTHER_LINE = {
+    "random_validation_1": "reported where the rows are augmented, not where they are scored",
     "clip_before_unscale_3": "reported where the scaler unscales what was changed; what changed it is not watched",
     "eval_and_never_back": "reported where eval() switches the model, not where it then trains",
     "last_window_3": "reported where the optimizer steps, which it does too rarely",
@@ -734,7 +735,12 @@ ELSEWHERE_OF_ELEVENTH_HAND = (
 )
 """Faults of `eleventh_hand` that they found at a line that is not marked."""
 
-AT_THE_LINE_OF_ELEVENTH_HAND = ("peft_smalltalk_1", "plankton_transfer_1", "plankton_transfer_2")
+AT_THE_LINE_OF_ELEVENTH_HAND = (
+    "digits_ctc_2",
+    "peft_smalltalk_1",
+    "plankton_transfer_1",
+    "plankton_transfer_2",
+)
 """Those of them that are said at a marked line since."""
 
 MISSED_OF_ELEVENTH_HAND = (
@@ -755,6 +761,9 @@ MISSED_OF_ELEVENTH_HAND = (
     "wine_prices_2",
 )
 """Faults of `eleventh_hand` that they missed, named otherwise, or found as worth a look alone."""
+
+MENDED_OF_ELEVENTH_HAND = ("energy_former_2", "papers_gat_1", "ppo_lander_1", "tide_lstm_2", "tide_lstm_3")
+"""Faults of `eleventh_hand` that were missed and are said at a marked line since, by checks that other scripts brought."""
 
 ALARMS_OF_ELEVENTH_HAND = ("molecule_gin_twin", "nano_rope_twin")
 """Clean scripts of `eleventh_hand` on which they found something certain or likely: none since."""

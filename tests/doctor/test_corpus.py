@@ -43,6 +43,7 @@ from tests.doctor.corpus import (
     FOUND_OF_TENTH_HAND,
     FOURTH_HAND,
     MARK,
+    MENDED_OF_ELEVENTH_HAND,
     MENDED_OF_FIFTH_HAND,
     MENDED_OF_FOURTH_HAND,
     MENDED_OF_NINTH_HAND,
@@ -128,7 +129,11 @@ def _examine(script: Path) -> Case:
             for each in FAULTY_OF_TENTH_HAND
             if each.stem in (*MENDED_OF_TENTH_HAND, *AT_THE_LINE_OF_TENTH_HAND)
         ),
-        *(each for each in FAULTY_OF_ELEVENTH_HAND if each.stem in AT_THE_LINE_OF_ELEVENTH_HAND),
+        *(
+            each
+            for each in FAULTY_OF_ELEVENTH_HAND
+            if each.stem in (*MENDED_OF_ELEVENTH_HAND, *AT_THE_LINE_OF_ELEVENTH_HAND)
+        ),
     ],
     ids=_stem,
 )
@@ -320,6 +325,7 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     assert set(MENDED_OF_TENTH_HAND) < set(MISSED_OF_TENTH_HAND)
     assert set(AT_THE_LINE_OF_TENTH_HAND) == set(ELSEWHERE_OF_TENTH_HAND)
     assert set(ALARMS_OF_TENTH_HAND) < set(expected(TENTH_HAND)["clean"])
+    assert set(MENDED_OF_ELEVENTH_HAND) < set(MISSED_OF_ELEVENTH_HAND)
     assert set(AT_THE_LINE_OF_ELEVENTH_HAND) < set(ELSEWHERE_OF_ELEVENTH_HAND)
     assert set(ALARMS_OF_ELEVENTH_HAND) < set(expected(ELEVENTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
-from snugfit.doctor.observe.script_syntax import Loop, spans, syntax_of
+from snugfit.doctor.observe.script_syntax import Loop, around, own_nodes, spans, syntax_of
 
 _BEST = re.compile(r"best|lowest|highest", re.IGNORECASE)
 _MAKERS = ("__init__", "__post_init__", "__new__", "setup", "reset")
+_ENDS = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -96,6 +97,31 @@ def reset_best(file: str, line: int) -> tuple[str, int]:
             if isinstance(each, ast.Assign) and same and _is_number(each.value):
                 return _name(best), each.lineno
     return "", 0
+
+
+@lru_cache(maxsize=512)
+def is_under_condition(file: str, line: int) -> bool:
+    """Return whether a line stands under a condition in its function, or behind one that ends the pass or the function; of a module's own lines, within its loops."""
+    tree = syntax_of(file)
+    scope, loops = around(tree, line)
+    inside = loops[0] if isinstance(scope, ast.Module) and loops else scope
+    for each in own_nodes(inside):
+        if not isinstance(each, ast.If | ast.IfExp | ast.While | ast.Try | ast.Match):
+            continue
+        if isinstance(each, ast.If) and "__name__" in ast.unparse(each.test):
+            continue
+        if spans(each, line) and not (isinstance(each, ast.While) and each in loops):
+            return True
+        if isinstance(each, ast.If) and each.lineno < line and any(isinstance(e, _ENDS) for e in each.body):
+            return True
+    return False
+
+
+@lru_cache(maxsize=64)
+def compares_best(file: str) -> bool:
+    """Return whether a condition of a file compares a score with the best one by size."""
+    conditions = (each for each in ast.walk(syntax_of(file)) if isinstance(each, ast.If))
+    return any(True for each in conditions for _ in _compared(each.test))
 
 
 def _is_number(value: ast.expr) -> bool:

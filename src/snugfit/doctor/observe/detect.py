@@ -22,6 +22,7 @@ from snugfit.doctor.observe.detectors import (
     run_faults,
     scaling_faults,
     schedule_faults,
+    source_faults,
     sum_faults,
     term_faults,
     time_faults,
@@ -48,6 +49,7 @@ DETECTORS: tuple[Detector, ...] = (
     *plain_faults.DETECTORS,
     *time_faults.DETECTORS,
     *sum_faults.DETECTORS,
+    *source_faults.DETECTORS,
 )
 
 OBSERVED = (

@@ -249,11 +249,18 @@ def number_beside(node: Any) -> float:
 
     >>> number_beside((torch.ones(2, requires_grad=True).sum() / 4).grad_fn)
     4.0
+    >>> number_beside((torch.tensor(3.0) * torch.ones(2, requires_grad=True).sum()).grad_fn)
+    3.0
     """
+    left = "Mul" in type(node).__name__ and len(node.next_functions) == 2
     try:
-        other = getattr(node, "_saved_other", None)
+        other = getattr(
+            node, "_saved_self" if left and node.next_functions[0][0] is None else "_saved_other", None
+        )
     except RuntimeError:  # torch's own check of the version
         return 0.0
+    if isinstance(other, int | float):
+        return float(other)
     return float(other) if isinstance(other, torch.Tensor) and other.numel() == 1 else 0.0
 
 

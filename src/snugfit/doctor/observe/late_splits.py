@@ -15,6 +15,7 @@ _FITTED = re.compile(
 )
 _SPLITTERS = ("train_test_split", "random_split")
 _PART = re.compile(r"train|(^|_)tr(_|$)", re.IGNORECASE)
+_SCORED = re.compile(r"test|val(id)?|eval|held|dev", re.IGNORECASE)
 _EDGES = re.compile(r"edge|link|interaction|triple|(^|_)pairs?(_|$)", re.IGNORECASE)
 _GRAPH = re.compile(r"adj|graph|norm|lapl|edge_index|a_hat|propag|^A$|(^|_)gcn", re.IGNORECASE)
 
@@ -167,7 +168,8 @@ def _split_of(names: set[str], after: list[ast.stmt], parts: set[str]) -> int:
     names = set(names) - parts
     fronts: dict[str, tuple[str, int]] = {}
     for statement in after:
-        for node in _expressions(statement):
+        # the front of an array before its back
+        for node in sorted(_expressions(statement), key=lambda each: getattr(each, "col_offset", 0)):
             if isinstance(node, ast.Call) and _given(node) & names:
                 name = last_name(node.func)
                 folds = (
@@ -183,7 +185,11 @@ def _split_of(names: set[str], after: list[ast.stmt], parts: set[str]) -> int:
                     taken.upper if taken.lower is None and taken.upper is not None else taken.lower or taken
                 )
                 kind = "front" if taken.lower is None else "back"
-                known = fronts.setdefault(f"{ast.unparse(node.value)}[{bound}]", (kind, node.lineno))
+                base = ast.unparse(node.value)
+                shared = kind == "back" and _begins_near(bound, base, fronts)
+                if shared:
+                    return shared
+                known = fronts.setdefault(f"{base}[{bound}]", (kind, node.lineno))
                 if known[0] != kind and not bound.startswith(("-1", "1")):
                     return known[1]
         if (
@@ -193,6 +199,49 @@ def _split_of(names: set[str], after: list[ast.stmt], parts: set[str]) -> int:
         ):
             names |= names_set_by(statement)
     return 0
+
+
+def _begins_near(bound: str, base: str, fronts: dict[str, tuple[str, int]]) -> int:
+    """Return the line that takes a front of an array which ends at a name from which a back of it begins, as many before or behind; 0 without."""
+    for key, (kind, line) in fronts.items():
+        name = key.removeprefix(f"{base}[").removesuffix("]")
+        if (
+            kind == "front"
+            and key == f"{base}[{name}]"
+            and name.isidentifier()
+            and re.search(rf"^{name}\s*[-+]", bound)
+        ):
+            return line
+    return 0
+
+
+@lru_cache(maxsize=64)
+def refitted(file: str) -> LateSplit | None:
+    r"""Return where something that was fitted to the training rows is fitted anew to others that are scored; None where nothing shows it."""
+    tree = syntax_of(file)
+    return next((each for each in map(_refitted_in, _scopes(tree)) if each is not None), None)
+
+
+def _refitted_in(body: list[ast.stmt]) -> LateSplit | None:
+    r"""Return the second statement of a scope that fits one scaler, to rows that are scored.
+
+    >>> _refitted_in(ast.parse("a = s.fit_transform(train)\nb = s.fit_transform(test)").body)
+    LateSplit(line=2, made_by='s', split=1)
+    >>> _refitted_in(ast.parse("a = s.fit_transform(train)\nb = s.transform(test)").body)
+    """
+    fitted: dict[str, int] = {}
+    for statement in body:
+        for call in _expressions(statement):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
+                continue
+            owner = ast.unparse(call.func.value)
+            if call.func.attr not in ("fit_transform", "fit") or not owner.replace(".", "").isidentifier():
+                continue
+            words = " ".join([*names_set_by(statement), ast.unparse(call.args[0])])
+            if owner in fitted and _SCORED.search(words) and not _PART.search(words):
+                return LateSplit(call.lineno, owner, fitted[owner])
+            fitted.setdefault(owner, statement.lineno)
+    return None
 
 
 def _expressions(statement: ast.stmt) -> Iterator[ast.AST]:

@@ -98,7 +98,7 @@ class OptimizerSeen:
 
     Args:
         frozen_at_end: none of them trains any more.
-
+        maximizes: it climbs what is differentiated.
     """
 
     id: int
@@ -110,6 +110,7 @@ class OptimizerSeen:
     doubled_at: str = ""
     remembers: bool = False
     frozen_at_end: bool = False
+    maximizes: bool = False
 
 
 @dataclass

@@ -264,6 +264,10 @@ def _terms(term: Term, depth: int) -> Iterator[Term]:
         yield from _terms(term._replace(node=following[1], factor=term.factor * alpha), depth + 1)
     elif kind == "Neg":
         yield from _terms(term._replace(node=following[0], factor=-term.factor), depth + 1)
+    elif kind == "Mul" and following[0] is None and len(following) == 2 and number_beside(node):
+        yield from _terms(
+            term._replace(node=following[1], factor=term.factor * number_beside(node)), depth + 1
+        )
     elif kind in ("Mul", "Div") and following[0] is not None and following[1:] in ([], [None]):
         number = number_beside(node)
         if number and kind == "Mul":

@@ -28,6 +28,7 @@ class OwnStates:
 
     def __init__(self) -> None:
         self._taken: dict[int, _Taken] = {}
+        self._asked: dict[int, tuple[int, int]] = {}
 
     def taken(self, state: Any, updates: int, at: str) -> None:
         """Remember a state, how many updates were made before it, and which version of its first tensor it holds."""
@@ -38,6 +39,7 @@ class OwnStates:
             self._taken.pop(next(iter(self._taken)))
         self._taken.pop(id(first), None)
         self._taken[id(first)] = _Taken(weakref.ref(first), updates, first._version, at)
+        self._asked[first.data_ptr()] = updates, first._version
 
     def owned(self, module: nn.Module, state: Any, updates: int) -> str:
         """Return whether the state that is about to be loaded holds the module's own parameters, and what became of them.
@@ -47,17 +49,20 @@ class OwnStates:
         """
         first = _first(state)
         taken = None if first is None else self._known(first)
-        if first is None or (taken is None and not isinstance(first, nn.Parameter)):
+        # other tensors over the memory of the last state that was asked for
+        asked = None if first is None else self._asked.get(first.data_ptr())
+        if first is None or (taken is None and asked is None and not isinstance(first, nn.Parameter)):
             return ""  # of parameters themselves nobody needs to have asked for a state
         held = [(state.get(name), each) for name, each in module.named_parameters()]
         same = [isinstance(mine, Tensor) and mine.data_ptr() == each.data_ptr() for mine, each in held]
         if not same or not all(same) or any(not each.numel() for _, each in held):
             return ""
-        if updates > (0 if taken is None else taken.updates):
+        before, version = asked or (0, -1)
+        if taken is not None:
+            before, version = taken.updates, taken.version
+        if updates > before:
             return "trained"
-        if taken is None:
-            return ""
-        return "unchanged" if first._version == taken.version else ""
+        return "unchanged" if first._version == version else ""
 
     def trained_since(self, states: Iterable[Any], updates: int) -> str:
         """Return the line that took one of these states while the module was trained, which has been trained on since; "" without.

@@ -35,7 +35,12 @@ def other_order(file: str, line: int, inputs: str, targets: str) -> int:
     ):
         return 0  # what the model gives is put back into the order that the rows had
     bases = names.bases(inputs), names.bases(targets)
-    if bases[0] & bases[1] or names.is_made_of(bases[1], bases[0]) or names.is_made_of(bases[0], bases[1]):
+    ordered = tuple(names.ordered(each, order) for each, order in zip(bases, orders, strict=True))
+    if (
+        bases[0] & bases[1]
+        or names.is_made_of(bases[1], ordered[0])
+        or names.is_made_of(bases[0], ordered[1])
+    ):
         return 0
     apart = {**orders[0], **orders[1]} if orders[1].keys() - orders[0].keys() else orders[0]
     keys = (orders[1].keys() - orders[0].keys()) or (orders[0].keys() - orders[1].keys())
@@ -250,6 +255,11 @@ class _Names:
                     if isinstance(inner, ast.Name):
                         todo.append(inner.id)
         return frozenset(seen)
+
+    def ordered(self, names: frozenset[str], order: _Order) -> frozenset[str]:
+        """Return those of some names whose rows are in an order already, or all where there is none: what others are made of before says nothing."""
+        own = {each: self.order(ast.Name(id=each, ctx=ast.Load()), 0) for each in names}
+        return frozenset(name for name, keys in own.items() if order.keys() <= keys.keys())
 
     def are_taken(self, name: str) -> bool:
         """Return whether the rows of a name are some of others', by an index, or those that a loop gives."""

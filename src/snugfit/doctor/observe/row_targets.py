@@ -71,4 +71,10 @@ def _digests(target: Tensor) -> list[int]:
     if target.dim() == 1 and not (target.is_floating_point() or target.is_complex()):
         classes: list[int] = target.detach().tolist()
         return [] if len(set(classes)) == len(classes) else classes
-    return row_digests(target) if target.dim() == 2 and target.is_floating_point() else []
+    if not target.is_floating_point() or target.dim() > 2:
+        return []
+    if target.numel() != len(target):
+        return row_digests(target)
+    numbers: list[float] = target.detach().reshape(-1).tolist()
+    distinct = len(set(numbers)) >= min(LEAST_AGAIN, len(numbers))  # else classes, which rows may share
+    return [hash(each) for each in numbers] if distinct else []

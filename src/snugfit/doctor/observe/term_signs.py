@@ -29,7 +29,19 @@ _TAKEN = (
     "Slice",
 )
 _NUMBERS = ("Mul", "Div", "View", "Reshape", "Expand", "Clone", "ToCopy", "Slice", "Split", "Select")
+_PASSED = ("Mean", "Sum", "Neg", "Mul", "Div", "View", "Reshape", "Squeeze", "ToCopy", "Expand", "MaskedFill")
 _SUMS = ("Add", "Sub", "Rsub", "Neg", "Mul", "Div", "View")
+
+
+_LOSSES = (
+    "NllLoss",
+    "MseLoss",
+    "L1Loss",
+    "SmoothL1Loss",
+    "HuberLoss",
+    "BinaryCrossEntropy",
+    "CtcLoss",
+)
 
 
 class Contradiction(NamedTuple):
@@ -62,6 +74,34 @@ def likelihoods_below(terms: Sequence[Term]) -> list[GradientEdge]:
             else:
                 return []
     return edges
+
+
+def losses_below(terms: Sequence[Term]) -> bool | None:
+    """Return whether all of a value is losses of torch that are taken off; False where one is added, None where it has something else in it."""
+    ways = []
+    for term in terms:
+        node, sign = term.node, term.factor
+        for _ in range(MOST_STEPS):
+            if node is None or kind_of(node).startswith(_LOSSES):
+                break
+            kind = kind_of(node)
+            parts = [each for each, _ in node.next_functions if each is not None]
+            if not kind.startswith(_PASSED) or len(parts) != 1:
+                break
+            if kind == "Neg":
+                sign = -sign
+            elif kind in ("Mul", "Div"):
+                number = number_beside(node)
+                if not number:
+                    break
+                sign *= number
+            node = parts[0]
+        if kind_of(node) == "LogSoftmax":  # of the labels that are smoothed
+            continue
+        if node is None or not kind_of(node).startswith(_LOSSES):
+            return None
+        ways.append(sign < 0)
+    return all(ways) if ways else None
 
 
 def overlap_over_sum(value: Tensor) -> GradientEdge | None:

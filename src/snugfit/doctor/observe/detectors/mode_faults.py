@@ -235,7 +235,7 @@ def _drops_in_methods(log: Log) -> list[Finding]:
         Finding(
             "train_mode",
             Certainty.LIKELY,
-            f"{name} drops at random in a method of a module that is in evaluation mode: eval() does not reach it.",
+            f"{name} drops at random in a module that is in evaluation mode: eval() does not reach it.",
             seen[0].at,
             (
                 f"{len(seen)} times without a graph",

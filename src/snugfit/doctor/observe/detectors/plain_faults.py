@@ -6,7 +6,7 @@ from collections import Counter
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.run_events import CopyUnmoved, Fault, RateUnused, Rounded
+from snugfit.doctor.observe.run_events import CopyUnmoved, Fault, OtherOrder, RateUnused, Rounded
 from snugfit.doctor.observe.script_events import Forward, Restore, Step, WrongAxis
 
 LEAST_LOOKS, FEW, RISES = 4, 0.2, 1.5
@@ -15,13 +15,14 @@ LEAST_UPDATES, LEAST_CALLS = 100, 50
 
 
 def plain_faults(log: Log) -> list[Finding]:
-    """Return what was seen as often as it says that it must be; rows that depend on each other are no finding beside the axis that makes them."""
-    axis_known = any(log.of(WrongAxis))
+    """Return what was seen as often as it says that it must be; what follows from an axis, or an order, that is known is none."""
+    axis_known, order_known = any(log.of(WrongAxis)), any(log.of(OtherOrder))
     counts = Counter((event.pitfall, event.at) for event in log.of(Fault))
     findings: dict[tuple[str, str], Finding] = {}
     for event in log.of(Fault):
         times = counts[event.pitfall, event.at]
         follows = event.pitfall == "wrong_axis" and axis_known and not event.certain
+        follows = follows or (event.pitfall == "mismatched_rows" and order_known and not event.certain)
         if times >= event.least and not follows:
             sure = Certainty.CERTAIN if event.certain else Certainty.LIKELY
             seen = (f"seen {times} times",) if times > 1 else ()

@@ -25,6 +25,8 @@ LEAST_MOVES, AS_LARGE, AT_FIRST = 4, 0.4, 0.85
 """Moves of the first updates, their size over that of the weights, and a loss at the end over the first one."""
 HIGH, WHOLE, LEAST_MATRICES = 0.1, 1.0, 3
 """A rate, a move over the size of the weights, and how many matrices a network has."""
+UNMOVED, LOWEST = 1e-6, 1e-5
+"""Of a rate that moves nothing: a move over the size of the weights, and the highest rate."""
 LEAST_STEPS = 3
 NEVER_REACHED, FAR_BEYOND = 0.01, 10.0
 VANISHED = 1e-3
@@ -302,4 +304,29 @@ def _negative(optimizer: OptimizerSeen, schedule: SchedulerSeen, rates: list[flo
     )
 
 
-DETECTORS = (learning_rate, rate_by_hand, scheduled_rate, unrestored_range_test)
+def rate_of_nothing(log: Log) -> list[Finding]:
+    """Detect a rate so low that an update is less than what the weights' 32 bits tell apart, or next to it, and that never rises."""
+    for optimizer in log.optimizers:
+        moves = [event for event in log.of(Move) if event.optimizer == optimizer.id]
+        steps = [step for step in log.of(Step) if step.optimizer == optimizer.id]
+        looked = {event.update for event in moves}
+        then = [step.rate for step in steps if step.update in looked]
+        highest = max((step.rate for step in steps), default=0.0)
+        if len(moves) < LEAST_MOVES or not max(then, default=0.0) or highest > LOWEST:
+            continue
+        largest = max(event.share for event in moves) * highest / max(then)
+        if largest < UNMOVED:
+            return [
+                Finding(
+                    "learning_rate",
+                    Certainty.LIKELY,
+                    f"An update of {optimizer.name} moves the weights by {largest:.1g} of their size at most: at a rate of {highest:g} they stay where they are.",
+                    optimizer.at,
+                    (f"seen in {len(moves)} updates; weights of 32 bits tell apart 1e-7 of their size",),
+                    "lr=1e-3   # of Adam's kind; 0.1 of plain gradient descent",
+                )
+            ]
+    return []
+
+
+DETECTORS = (learning_rate, rate_by_hand, rate_of_nothing, scheduled_rate, unrestored_range_test)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from snugfit.doctor.observe.best_scores import aliases_of_best, reset_best, unnoted_best
-from snugfit.doctor.observe.run_events import BestAliased, BestNotNoted
+from snugfit.doctor.observe.best_scores import (
+    aliases_of_best,
+    compares_best,
+    is_under_condition,
+    reset_best,
+    unnoted_best,
+)
+from snugfit.doctor.observe.run_events import BestAliased, BestNotNoted, Fault
 from snugfit.doctor.observe.watchers.watch_log import Recorder, line_in, own_frames
 
 MOST_FRAMES = 4
+LEAST_WRITTEN = 3
 
 
 def look_for_best(recorder: Recorder) -> None:
@@ -24,6 +33,28 @@ def look_for_best(recorder: Recorder) -> None:
         if name:
             recorder.add(BestNotNoted(line_in(frame, frame.f_lineno), recorder.log.updates, name))
             return
+
+
+def look_at_best_file(recorder: Recorder, file: Any) -> None:
+    """Note a file that is called the best and is written under no condition, in a script that compares a score with the best one."""
+    if (
+        not isinstance(file, str | PathLike)
+        or "best" not in Path(file).name.lower()
+        or not recorder.log.updates
+    ):
+        return
+    frames = list(own_frames(MOST_FRAMES))
+    whole = next((n for n, each in enumerate(frames) if each.f_code.co_name == "<module>"), len(frames))
+    frames = frames[: whole + 1]  # what imports or runs the script is none of it
+    if frames and not any(is_under_condition(each.f_code.co_filename, each.f_lineno) for each in frames):
+        if not compares_best(frames[0].f_code.co_filename):
+            return
+        what = (
+            f"`{Path(file).name}` is written whatever the score: it holds the last state, not the best one."
+        )
+        fix = "if score > best:\n    best = score\n    torch.save(model.state_dict(), path)"
+        at, update = line_in(frames[0], frames[0].f_lineno), recorder.log.updates
+        recorder.add(Fault(at, update, "best_overwritten", what, fix, LEAST_WRITTEN))
 
 
 def look_for_aliases(recorder: Recorder) -> bool:

@@ -40,7 +40,7 @@ def watch_dropout(recorder: Recorder, modules: ModuleWatch, patches: Patches) ->
             seen = not torch.compiler.is_dynamo_compiling() and recorder.active
             given = {**dict(zip(("input", "p", "training"), args, strict=False)), **kwargs} if seen else {}
             looked = seen and modules.inside and given.get("p", 0.5) > 0
-            if seen and not looked and drops and "training" not in given and not torch.is_grad_enabled():
+            if seen and drops and "training" not in given and not torch.is_grad_enabled():
                 module = sys._getframe(1).f_locals.get("self")
                 if isinstance(module, nn.Module) and not module.training and given.get("p", 0.5) > 0:
                     with recorder.guard():

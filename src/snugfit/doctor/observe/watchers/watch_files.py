@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.run_events import StaleSave
 from snugfit.doctor.observe.script_events import Load, Resume, Save
-from snugfit.doctor.observe.watchers.watch_best import look_for_best
+from snugfit.doctor.observe.watchers.watch_best import look_at_best_file, look_for_best
 from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, innermost, is_own, where
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.weights import states_in
@@ -80,6 +80,7 @@ def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
                     Save(where(), recorder.log.updates, kind, called_directly(), prints, folder(file))
                 )
                 look_for_best(recorder)
+                look_at_best_file(recorder, file)
                 _look_at_age(recorder, modules, saved)
         recorder.quiet -= 1
 

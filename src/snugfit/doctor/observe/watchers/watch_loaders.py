@@ -48,6 +48,7 @@ _Call = Callable[..., Any]
 MOST_TIMES = 200
 LEAST_BATCHES = 4
 LEAST_ORDERS = 100_000
+HALF, NEARLY_ALL = 0.5, 0.9
 """So many beginnings of a pass there must be: of a batch of one among few rows, the same comes in turn by chance."""
 _DIVIDES = re.compile(r"/=?\s*(max\()?\s*len\(")
 _BATCHES = re.compile(r"//?\s*[\w.\"'\[\]]*(batch|bs)", re.IGNORECASE)
@@ -263,12 +264,10 @@ class _Notes:
         ):  # a loader of the same rows that is made for each pass goes on where the last one was
             seen.redrawn, seen.repeated = earlier.redrawn, earlier.repeated
             seen.other_masks = earlier.other_masks
-        # some of a few crops and flips come again by chance
-        anew = 2 * len(set(rows) & set(rows_before)) < len(rows)
+        again = len(set(rows) & set(rows_before)) / len(rows)
         if values_before != values:
-            seen.other_masks += anew and any(_is_mask(each, inputs[0]) for each in labels)
-            return
-        if anew:
+            seen.other_masks += again < HALF and any(_is_mask(each, inputs[0]) for each in labels)
+        elif again < NEARLY_ALL:  # half of the rows that are flipped, or not, come again by chance
             seen.redrawn += 1
         else:
             seen.repeated += 1

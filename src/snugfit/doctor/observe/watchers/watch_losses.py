@@ -143,6 +143,7 @@ def watch_losses(
                     look_at_ends(recorder, seen, target)
                     look_at_padded_labels(recorder, target, options)
                     _look_at_multi_hot(recorder, name, input, target)
+                    _look_at_one_class(recorder, name, input)
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
                     _look_at_pairs(recorder, modules, name, target)
@@ -420,6 +421,15 @@ def _look_at_targets(
     given, wanted = (float(each.detach().float().square().mean().sqrt()) for each in (predictions, targets))
     if math.isfinite(wanted) and wanted >= LARGE and wanted >= FAR * given:
         recorder.add(FarTargets(where(), update, name, given, wanted))
+
+
+def _look_at_one_class(recorder: Recorder, name: str, scores: Tensor) -> None:
+    """Note a loss over classes of which there is one alone, whose share of the whole is always 1."""
+    looked = recorder.detailed and name in ("cross_entropy", "nll_loss") and torch.is_grad_enabled()
+    if looked and scores.dim() == 2 and scores.shape[1] == 1 and scores.requires_grad:
+        what = f"{name} gets one score for each row: the share of a single class is 1 whatever it is, and nothing is learned."
+        fix = "loss = F.binary_cross_entropy_with_logits(scores.squeeze(1), labels.float())   # of two classes; F.mse_loss of numbers"
+        recorder.add(Fault(where(), recorder.log.updates, "wrong_scores", what, fix, 2, certain=True))
 
 
 def _look_at_multi_hot(recorder: Recorder, name: str, scores: Tensor, target: Tensor) -> None:

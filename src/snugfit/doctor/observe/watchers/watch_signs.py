@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,13 +18,14 @@ from snugfit.doctor.observe.dependence import is_noticed
 from snugfit.doctor.observe.loss_graph import is_penalty, terms_of
 from snugfit.doctor.observe.overwritten_names import last_set
 from snugfit.doctor.observe.run_events import Fault
-from snugfit.doctor.observe.term_signs import likelihoods_below, overlap_over_sum, read_as_both
+from snugfit.doctor.observe.term_signs import likelihoods_below, losses_below, overlap_over_sum, read_as_both
 from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, line_in, where
 
 _Call = Callable[..., Any]
-MOST_MADE, MOST_GIVEN, LEAST_SEEN = 8, 16, 2
+MOST_MADE, MOST_GIVEN, LEAST_SEEN, LEAST_FALLS = 8, 16, 2, 4
 NEARLY_ALL = 0.9
 _PENALTY = 1e-8
+_MINUS = re.compile(r"\(\s*-")
 
 
 class _Judged(NamedTuple):
@@ -55,6 +58,8 @@ class SignWatch(Companion):
         self._of_judge: dict[tuple[int, int], bool] = {}
         self._entropies: list[GradientEdge] = []
         self._policies = self._adversarial = False
+        self._falling = self._added = 0
+        self._rising = False
 
     def install(self, patches: Patches) -> None:
         """See entropies of distributions, and whether logarithms of their probabilities are learned from."""
@@ -120,6 +125,13 @@ class SignWatch(Companion):
         pushes, self._pushes = self._pushes, []
         own = {self._recorder.number(each) for group in optimizer.param_groups for each in group["params"]}
         self._judged, self._entropies = [], []
+        if optimizer.defaults.get("maximize") and self._added >= LEAST_FALLS:
+            known = self._recorder.optimizers.get(self._recorder.number(optimizer))
+            what = "The optimizer climbs the losses of torch that it is given: each step makes them larger."
+            fix = f"torch.optim.{type(optimizer).__name__}(model.parameters(), maximize=False)"
+            at, update = known.at if known else where(), self._recorder.log.updates
+            self._recorder.add(Fault(at, update, "wrong_sign", what, fix, certain=True))
+            self._added = 0
         for push in pushes:
             holds = [self._holds(own, number) for number in (push.judge, push.maker)]
             if holds == [True, False] or (holds[0] and not push.maker):
@@ -175,6 +187,7 @@ class SignWatch(Companion):
             what = "The logarithms of the probabilities of what is right fall with the loss: it is lacking a minus."
             fix = "loss = -log_probabilities[rows, labels].mean()"
             self._recorder.add(Fault(at, update, "wrong_sign", what, fix, LEAST_SEEN))
+        self._look_at_losses(losses_below(terms), at)
         overlap = overlap_over_sum(value)
         if overlap is not None and _way(value, overlap) is False:
             what = "The overlap of the prediction and the mask falls with the loss."
@@ -188,6 +201,21 @@ class SignWatch(Companion):
         if both is not None:
             self._recorder.add(
                 Fault(both.at or at, update, both.pitfall, both.what, both.fix, LEAST_SEEN, certain=True)
+            )
+
+    def _look_at_losses(self, below: bool | None, at: str) -> None:
+        """Note losses of torch all of which are taken off what is differentiated, where none is ever added: else a part of the model learns against another."""
+        self._rising, self._added = self._rising or not below, self._added + (below is False)
+        self._falling += bool(below)
+        if below and not self._rising and self._falling >= LEAST_FALLS:
+            what = "The loss is differentiated with a minus: each step makes it larger."
+            update, frame = self._recorder.log.updates, innermost()
+            if frame is not None and _MINUS.search(
+                linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+            ):
+                at = where()
+            self._recorder.add(
+                Fault(at, update, "wrong_sign", what, "loss.backward()   # without the minus", certain=True)
             )
 
 

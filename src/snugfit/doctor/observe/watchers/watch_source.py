@@ -9,7 +9,7 @@ from snugfit.doctor.observe.idle_lines import (
     rate_that_is_only_shown,
     reference_that_learns,
 )
-from snugfit.doctor.observe.late_splits import fitted_before_split, graph_of_all_edges
+from snugfit.doctor.observe.late_splits import fitted_before_split, graph_of_all_edges, refitted
 from snugfit.doctor.observe.lost_terms import lost_terms
 from snugfit.doctor.observe.own_source import line_that_draws_apart, own_files, sets_rate_of_zero
 from snugfit.doctor.observe.run_events import (
@@ -65,6 +65,11 @@ def look_at_source(recorder: Recorder) -> None:
         for copy in copies_under_a_count(file):
             recorder.add(CopyUnmoved(f"{shown(file)}:{copy.line}", update, copy.name))
         fitted, graph = fitted_before_split(file), graph_of_all_edges(file)
+        again = refitted(file)
+        if again is not None:
+            what = f"`{again.made_by}` is fitted anew to rows that are scored: they are scaled by their own statistics, not by those of the training."
+            fix = f"test = {again.made_by}.transform(test)"
+            recorder.add(Fault(f"{shown(file)}:{again.line}", update, "other_statistics", what, fix))
         if fitted is not None:
             split_at = f"{shown(file)}:{fitted.split}"
             recorder.add(FittedToAll(f"{shown(file)}:{fitted.line}", update, fitted.made_by, split_at))

@@ -144,6 +144,7 @@ class UpdateWatch:
             known = OptimizerSeen(self.recorder.number(optimizer), type(optimizer).__name__, where())
             self.recorder.optimizers[known.id] = known
             known.remembers = _remembers(optimizer)
+            known.maximizes = bool(optimizer.defaults.get("maximize"))
             self.recorder.log.optimizers.append(known)
             self.recorder.add(OptimizerBuilt(known.at, self.recorder.log.updates, known.id))
             self.recorder.begin_anew()
