@@ -762,7 +762,14 @@ MISSED_OF_ELEVENTH_HAND = (
 )
 """Faults of `eleventh_hand` that they missed, named otherwise, or found as worth a look alone."""
 
-MENDED_OF_ELEVENTH_HAND = ("energy_former_2", "papers_gat_1", "ppo_lander_1", "tide_lstm_2", "tide_lstm_3")
+MENDED_OF_ELEVENTH_HAND = (
+    "energy_former_2",
+    "papers_gat_1",
+    "ppo_lander_1",
+    "sensor_simclr_1",
+    "tide_lstm_2",
+    "tide_lstm_3",
+)
 """Faults of `eleventh_hand` that were missed and are said at a marked line since, by checks that other scripts brought."""
 
 ALARMS_OF_ELEVENTH_HAND = ("molecule_gin_twin", "nano_rope_twin")

@@ -296,3 +296,39 @@ for update in range(12):
 def test_one_score_is_no_choice_of_a_class(tmp_path: Path, classes: str, target: str, pitfall: str) -> None:
     ill = found(tmp_path, ONE_CLASS.format(classes=classes, target=target))
     assert set(ill) - {"no_gradient"} == ({pitfall} if pitfall else set())
+
+
+VIEWS = """
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16))
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+x = torch.randn(160, 8)
+class Pairs(nn.Module):
+    def __init__(self, heat):
+        super().__init__()
+        self.heat, self.criterion = heat, nn.CrossEntropyLoss()
+    def forward(self, a, b):
+        z, n = F.normalize(torch.cat([a, b]), dim=-1), len(a)
+        scores = torch.einsum("id,jd->ij", z, z) / self.heat
+        {masked}
+        return self.criterion(scores, {partner})
+criterion = Pairs(0.5)
+for rows in [part for _ in range(3) for part in torch.randperm(160).split(32)]:
+    views = [net(x[rows] + 0.1 * torch.randn(32, 8)) for _ in range(2)]
+    loss = criterion(*views)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("masked", "partner", "pitfall"),
+    [
+        ("pass", "torch.arange(2 * n).roll(n)", "own_row_scored"),
+        ("scores = scores - 1e9 * torch.eye(2 * n)", "torch.arange(2 * n).roll(n)", ""),
+        ("scores = scores[:n, n:]", "torch.arange(n)", ""),
+    ],
+)
+def test_the_likeness_of_a_row_to_itself_is_no_rival(
+    tmp_path: Path, masked: str, partner: str, pitfall: str
+) -> None:
+    ill = found(tmp_path, VIEWS.format(masked=masked, partner=partner))
+    assert set(ill) == ({pitfall} if pitfall else set())

@@ -92,7 +92,7 @@ FAR = 50
 LARGE = 100.0
 """if they are as large as that: an optimizer of Adam's kind would take tens of thousands of updates to get there."""
 MOST_CLASSES = 100
-LEAST_LIKE = 8
+LEAST_LIKE = LEAST_LIKENESSES = 8
 
 
 def kind_of_scores(scores: Tensor, axis: int) -> str:
@@ -144,6 +144,7 @@ def watch_losses(
                     look_at_padded_labels(recorder, target, options)
                     _look_at_multi_hot(recorder, name, input, target)
                     _look_at_one_class(recorder, name, input)
+                    _look_at_own_rows(recorder, name, input, target)
                     _look_at_axes(recorder, axes, name, input, target)
                     look_at_dependence(recorder, modules, input, target)
                     _look_at_pairs(recorder, modules, name, target)
@@ -430,6 +431,28 @@ def _look_at_one_class(recorder: Recorder, name: str, scores: Tensor) -> None:
         what = f"{name} gets one score for each row: the share of a single class is 1 whatever it is, and nothing is learned."
         fix = "loss = F.binary_cross_entropy_with_logits(scores.squeeze(1), labels.float())   # of two classes; F.mse_loss of numbers"
         recorder.add(Fault(where(), recorder.log.updates, "wrong_scores", what, fix, 2, certain=True))
+
+
+def _look_at_own_rows(recorder: Recorder, name: str, scores: Tensor, target: Tensor) -> None:
+    """Note likenesses of rows among each other of which each row's own, the largest there is, counts as one to another row."""
+    looked = recorder.close and name == "cross_entropy" and torch.is_grad_enabled()
+    square = looked and scores.dim() == 2 and len(scores) == scores.shape[1] >= LEAST_LIKENESSES
+    if not square or target.shape != scores.shape[:1] or target.is_floating_point():
+        return
+    values, places = scores.detach().float(), torch.arange(len(scores), device=scores.device)
+    own = values.diagonal()
+    alike = bool((own - own.mean()).abs().max() <= 1e-2 * own.mean().abs())
+    if (
+        alike
+        and bool((own >= values.amax(1) - 1e-2 * own.abs()).all())
+        and not bool((target == places).any())
+    ):
+        what = (
+            f"cross_entropy gets the likenesses of {len(own)} rows among each other: that of each row to itself, the largest, is one of those "
+            "that the pair has to beat."
+        )
+        fix = "scores = scores.masked_fill(torch.eye(len(scores), dtype=torch.bool), float('-inf'))"
+        recorder.add(Fault(where(), recorder.log.updates, "own_row_scored", what, fix, 3, certain=True))
 
 
 def _look_at_multi_hot(recorder: Recorder, name: str, scores: Tensor, target: Tensor) -> None:
