@@ -24,6 +24,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Self
@@ -186,7 +187,9 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, run_dir: str | None) -> None:
         self.exit_code = 1 if run_dir is None else 75
         way_on = (
-            "There is no checkpoint to go on from" if run_dir is None else f"Go on: snugfit resume {run_dir}"
+            "There is no checkpoint to go on from"
+            if run_dir is None
+            else f"Go on: snugfit resume {shlex.quote(run_dir)}"
         )
         super().__init__(f"interrupted. {way_on}")
 

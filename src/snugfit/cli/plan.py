@@ -222,10 +222,12 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
         worker = Worker(not asked.probe, watch, best_so_far=True)  # loads its libraries while we load ours
         stack.callback(worker.close)
         from snugfit.cli.common import recipes
+        from snugfit.planner.choice.goals import check_goal
         from snugfit.recipe import located
 
         with located(path, overrides):
             recipe = recipes.load(path, overrides, allow_code=allow_code, rows_here="present")
+            check_goal(asked.goal or recipe.plan.goal, recipe.plan.price)
             if asked.export is not None:
                 from snugfit.planner import export
 

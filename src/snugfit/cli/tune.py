@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -81,7 +82,7 @@ def tune(
             )
         best = str(Path(result.folder) / door.BEST)
         follows = (
-            f"train it with: snugfit train {short_path(best)}"
+            f"train it with: snugfit train {shlex.quote(short_path(best))}"
             if result.finished
             else "go on with the same command"
         )

@@ -46,6 +46,7 @@ OTHER_NAMES: Mapping[str, Ours] = {
     "checkpoint.steps": _SAVES,
     "lr": _RATE,
     "learning_rate": _RATE,
+    "schedule": Ours("", _SCHEDULE.python),  # a setting of recipes
     "scheduler": _SCHEDULE,
     "lr_scheduler": _SCHEDULE,
     "lr_scheduler_type": _SCHEDULE,

@@ -370,14 +370,25 @@ class Technique:
     def require_positive(self, *settings: str) -> None:
         """Refuse what is not positive and finite."""
         for setting in settings:
-            self.require(setting, 0 < getattr(self, setting) < math.inf, "positive")
+            value = getattr(self, setting)
+            self.require(setting, _is_number(value) and 0 < value < math.inf, "positive")
 
     def require_not_negative(self, *settings: str) -> None:
         """Refuse what is not zero or positive, and finite."""
         for setting in settings:
-            self.require(setting, 0 <= getattr(self, setting) < math.inf, "zero or positive")
+            value = getattr(self, setting)
+            self.require(setting, _is_number(value) and 0 <= value < math.inf, "zero or positive")
 
     def require_betas(self, setting: str) -> None:
         """Refuse what is not two decays of moments."""
         betas = getattr(self, setting)
-        self.require(setting, len(betas) == 2 and all(0 <= b < 1 for b in betas), "two numbers in [0, 1)")
+        are_two = isinstance(betas, (tuple, list)) and len(betas) == 2 and all(map(_is_number, betas))
+        self.require(setting, are_two and all(0 <= b < 1 for b in betas), "two numbers in [0, 1)")
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a setting that was given in Python can be compared with numbers, as `"1e-3"` and None cannot."""
+    try:
+        return bool(value <= math.inf or value != value)
+    except TypeError:
+        return False

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import shlex
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -313,6 +314,12 @@ def _file_of_rows(source: str, setting: str, folder: Path | None) -> tuple[Path,
             setting,
             f"{short_path(source)} holds weights or tensors, and rows are expected",
             "Name a file of rows, such as a CSV, or a function that returns them as package.module:function.",
+        )
+    if kind == ".gz":
+        raise DataError(
+            setting,
+            f"{short_path(source)} is compressed, and rows are read where they stand in a file",
+            f"Decompress it: gunzip -k {shlex.quote(short_path(source))}",
         )
     if kind not in READERS:
         raise DataError(

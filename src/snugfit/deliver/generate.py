@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ def load_generator(
         raise ModelError(
             source,
             f"holds a model for the task '{predictor.meta.get('task')}', which generates nothing",
-            f"Predict with it: snugfit predict {source} ROWS -o predictions.csv",
+            f"Predict with it: snugfit predict {shlex.quote(str(source))} ROWS -o predictions.csv",
         )
     listener = None if streamer is None else streamer(predictor.tokenizer)
     predictor = in_numbers(predictor, numbers, quantize)

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import math
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,7 +88,7 @@ def register_best(
         raise TrackingError(
             run_dir,
             "has not been tracked yet, so its model cannot be registered",
-            f"Send it first: snugfit track replay {run_dir}",
+            f"Send it first: snugfit track replay {shlex.quote(str(run_dir))}",
         )
     reference = predict(bundle, example_rows)
     with session(uri, f"register {name!r}") as client:
@@ -206,13 +207,13 @@ def _bundle_of_run(run_dir: Path) -> Path:
         raise RunFolderError(
             run_dir,
             "is a cross-validation, which has a model in each fold",
-            f"Name the run of one fold; snugfit predict and evaluate take all of them together: snugfit predict {run_dir} NEW.csv",
+            f"Name the run of one fold; snugfit predict and evaluate take all of them together: snugfit predict {shlex.quote(str(run_dir))} NEW.csv",
         )
     if (run_dir / "events.jsonl").exists():
         raise RunFolderError(
             run_dir,
             "has no best model yet: it is written at the first evaluation",
-            f"Wait for it, or go on with the run: snugfit resume {run_dir}",
+            f"Wait for it, or go on with the run: snugfit resume {shlex.quote(str(run_dir))}",
         )
     raise RunFolderError(
         run_dir,

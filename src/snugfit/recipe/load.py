@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -191,7 +192,7 @@ def _read(path: Path) -> str:
         raise SettingError(
             path,
             "is a folder, not a recipe",
-            f"Name the YAML file; a run goes on with: snugfit resume {path}",
+            f"Name the YAML file; a run goes on with: snugfit resume {shlex.quote(str(path))}",
         )
     if path.suffix.lower() in READERS and path.suffix != ".json" and path.is_file():
         raise _rows_given(path)
@@ -223,7 +224,7 @@ def _rows_given(path: Path) -> SettingError:
     return SettingError(
         path,
         "is a file of rows, and a recipe is expected",
-        f"Have a recipe written for it: snugfit init {path}. Or train without one: snugfit train --data {path}",
+        f"Have a recipe written for it: snugfit init {shlex.quote(str(path))}. Or train without one: snugfit train --data {shlex.quote(str(path))}",
     )
 
 

@@ -19,6 +19,9 @@ _SECTIONS = ("data", "train", "evaluate", "plan", "budget")
 """Whose settings are checked again on the data and the model."""
 
 
+_PLAIN = ("model",)
+"""Settings without a section, likewise."""
+
 _SETTING = re.compile(r"\w+(\.[\w-]+)*")
 """A setting of a section, or one of a source that a setting names."""
 
@@ -45,7 +48,7 @@ def _with_place(
     error: SettingError | DataError, path: Path, overrides: Iterable[str]
 ) -> SettingError | DataError | None:
     name, _, setting = error.setting.partition(".")
-    if not name.isidentifier() or not _SETTING.fullmatch(setting):
+    if not name.isidentifier() or not (_SETTING.fullmatch(setting) or error.setting in _PLAIN):
         return None  # it is not about a setting, or has its place
     places = Places(str(path))
     try:
@@ -63,6 +66,8 @@ def _keys(name: str, setting: str, paths: Iterable[str]) -> Keys | None:
     Args:
         paths: of techniques of the user's own that the recipe names, whose errors begin with the name on their card.
     """
+    if name in _PLAIN:
+        return (name,)
     if name in _SECTIONS:
         return (name, *setting.split("."))
 

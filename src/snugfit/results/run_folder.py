@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -127,6 +128,24 @@ class RunFolder:
             ) from error
         _made_here.update(folder.resolve() for folder in missing)
         return cls(path.resolve())
+
+    @staticmethod
+    def check_output(output: Path) -> None:
+        """See that runs can be written to `output`, before what takes long; nothing is left there.
+
+        Raises:
+            RunFolderError: they cannot.
+        """
+        there = next(each for each in (output.absolute(), *output.absolute().parents) if each.exists())
+        try:
+            with tempfile.TemporaryDirectory(prefix=".snugfit-", dir=there):
+                pass
+        except OSError as error:
+            raise RunFolderError(
+                "output",
+                f"no run can be written to {output}: {there}: {error.strerror}",
+                "Choose another `output`.",
+            ) from error
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

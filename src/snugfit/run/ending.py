@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from contextlib import suppress
 
 from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError
@@ -28,7 +29,7 @@ def finished_before(folder: RunFolder) -> str:
     """Return what is said of a run that had finished when it was resumed, and how a longer one is begun."""
     recipe = folder.path / RECIPE
     longer = (
-        f"snugfit train {os.path.relpath(recipe)} train.epochs=N"
+        f"snugfit train {shlex.quote(os.path.relpath(recipe))} train.epochs=N"
         if recipe.exists()
         else "sf.train(…, epochs=N)"
     )

@@ -232,6 +232,7 @@ def _planned(
         return _Planned(recipe)
     plan = made[1]
     if options.plan:
+        RunFolder.check_output(Path(recipe.output))
         check_processes(plan, this_world())  # before a search that may take long
     unplanned = with_precision_here(recipe)[0]
     ahead = LoadAhead(unplanned, partial(_load, unplanned, options), on_cpu=plan.device == "cpu")

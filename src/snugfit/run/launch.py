@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -62,6 +63,7 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
     """
     plan = plan_of(recipe)
     check_devices(plan.device, recipe.plan.devices)
+    RunFolder.check_output(Path(recipe.output))
     recipe, answer, notes = (recipe, None, []) if options.is_smoke else recipe_plan.planned(recipe, options)
     recipe, precision_notes = with_precision_here(recipe)
     for note in [*notes, *precision_notes]:
@@ -310,5 +312,5 @@ def _error(failure: Failure, folder: RunFolder) -> errors.SnugfitError:
 
 def _way_on(folder: RunFolder) -> str:
     if folder.has_checkpoints:
-        return f"Go on from the newest checkpoint: snugfit resume {folder.path}"
+        return f"Go on from the newest checkpoint: snugfit resume {shlex.quote(str(folder.path))}"
     return "There is no checkpoint yet to go on from; checkpoint.every saves more often."

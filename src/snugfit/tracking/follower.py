@@ -12,6 +12,7 @@ behind events that were already sent logs those steps again, with the same value
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import threading
 import time
@@ -66,7 +67,7 @@ class TrackingResult:
             return self.unfinished
         return (
             f"{self.unsent} events have not reached {redact(self.uri)} ({self.problem or 'no time left'}); "
-            f"they are kept. Send them with: snugfit track replay {run_dir}{f' --uri {self.uri}' if self.named else ''}"
+            f"they are kept. Send them with: snugfit track replay {shlex.quote(str(run_dir))}{f' --uri {self.uri}' if self.named else ''}"
         )
 
 
@@ -128,7 +129,7 @@ class Tracker:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C has ended a wait."""
+        """True once Ctrl-C has ended a wait."""
         return self._interrupted
 
     def start(self) -> Self:

@@ -66,7 +66,7 @@ def test_ragged_rows_are_counted_against_the_header(write):
     table = read_table(write("a.csv", "t,l\na,b\nc\nd,e,f\n\ng,h\n"))
     assert [row["t"] for row in table.rows] == ["a", "g"]
     assert reasons(table) == [(3, "ragged row"), (4, "ragged row")]
-    assert "1 fields, the header has 2" in table.faults[0].detail
+    assert "1 field, the header has 2" in table.faults[0].detail
 
 
 def test_a_quote_that_is_never_closed_costs_its_own_row_only(write):

@@ -16,6 +16,7 @@ from snugfit.data.bad_rows import NOT_UTF8, BadRow, Fault, as_utf8, shorten
 from snugfit.data.files.file_lines import Lines, lines_in_memory
 from snugfit.errors import DataError, MissingExtra
 from snugfit.system.json_text import parse_json
+from snugfit.units import counted
 
 TEXT_COLUMN = "text"
 """The one column of a plain text: its lines, with their line breaks."""
@@ -157,7 +158,7 @@ def below_header(
         elif len(fields) == len(columns):
             yield first + 1, dict(zip(columns, fields, strict=True))
         elif fields:
-            bad = BadRow("ragged row", f"{len(fields)} fields, the header has {len(columns)}")
+            bad = BadRow("ragged row", f"{counted(len(fields), 'field')}, the header has {len(columns)}")
             yield first + 1, bad.at(source, first + 1)
 
 

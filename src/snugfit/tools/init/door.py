@@ -164,7 +164,7 @@ def _begin_here(seen: _Seen, request: Request, tell: Tell) -> Beginning:
         if number == 1:
             note = f"{recipe if recipe.exists() else model} is there for something else, and is left as it is"
             if recipe.exists():
-                note += f"; to train by it: snugfit train {recipe}"
+                note += f"; to train by it: snugfit train {shlex.quote(str(recipe))}"
         number += 1
         name = f"{seen.name}-{number}"
         recipe, model = Path(f"{name}.yaml"), new_model_folder(name, Path())

@@ -72,15 +72,15 @@ class TrackedRuns:
         self.say("run", name=f"{self._recipe.name}/{self._kind}", id=self._folder.id, recipe=described)
         if self.uri is not None:
             self._tell("beginning its run in the tracker …")
-            said: list[str] = []
+            messages: list[str] = []
 
             def say(text: str) -> None:
-                said.append(text)
+                messages.append(text)
                 self._tell(text)
 
             self._tracker = Tracker(self._folder.path, uri=self.uri, experiment=track.experiment, say=say)
             self._tracker.start().flush()
-            if self._tracker.interrupted and not said:  # nobody was told that Ctrl-C ends the wait alone
+            if self._tracker.interrupted and not messages:  # nobody was told that Ctrl-C ends the wait alone
                 error = KeyboardInterrupt("interrupted before its first run")
                 self.__exit__(type(error), error, None)
                 raise error

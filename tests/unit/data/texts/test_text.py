@@ -64,7 +64,7 @@ def test_all_faults_of_both_files_are_in_one_error(write, tokenizer):
     assert message.startswith("data: 4 rows cannot be used: ")
     assert "a.csv:12: text is empty" in message
     assert "a.csv:13: label is empty" in message
-    assert "a.csv:14: 1 fields, the header has 2" in message
+    assert "a.csv:14: 1 field, the header has 2" in message
     assert "b.csv:2: the label 'yess' was not trained. Did you mean 'yes'?" in message
     assert "data.bad_rows: skip" in message
 
