@@ -55,7 +55,7 @@ MUTATIONS = (
     ),
     Mutation(
         "unscale before clip: gradients keep the loss scale when they are clipped",
-        "step/compute.py",
+        "step/window_gradients.py",
         "self.step.nominal / (_divisor(weight) * factor)",
         "self.step.nominal / _divisor(weight)",
         (
@@ -221,14 +221,14 @@ MUTATIONS = (
     ),
     Mutation(
         "recompute: what changes how modules run has ended when blocks are computed again",
-        "step/compute.py",
+        "step/window_gradients.py",
         'with step.strategy.accumulate(step.model, last), step.seams.modules(part):\n                    with step.seams.within(part), phase("loss"):',
         'with step.strategy.accumulate(step.model, last):\n                    with step.seams.forward(part), phase("loss"):',
         ("tests/laws/test_recompute.py::test_blocks_of_ones_own_net_may_be_computed_again",),
     ),
     Mutation(
         "RNG in the second pass: layers draw anew when a window is run again",
-        "step/compute.py",
+        "step/window_gradients.py",
         "        seed_device(seed, step.device)\n",
         "        if step._passes == 1:\n            seed_device(seed, step.device)\n",
         (
@@ -246,7 +246,7 @@ MUTATIONS = (
     ),
     Mutation(
         "optimizer in backward: a gradient is taken before it is divided",
-        "step/compute.py",
+        "step/window_gradients.py",
         "            _divide(gradients, share)\n            if late:",
         "            if late:",
         ("tests/unit/run/training/test_handing.py::test_each_parameter_comes_once_with_its_true_gradient",),
@@ -262,14 +262,14 @@ MUTATIONS = (
     ),
     Mutation(
         "two ranks: the row that a rank without rows computes is counted",
-        "step/compute.py",
+        "step/window_gradients.py",
         "replace(terms, weights=torch.zeros_like(terms.values))",
         "terms",
         ("tests/ranks/test_rank_law.py::test_ranks_with_fewer_rows_and_none_give_the_update_of_one",),
     ),
     Mutation(
         "groups on ranks: they are of the rows of each rank",
-        "step/compute.py",
+        "step/window_gradients.py",
         "whole_window(self.step.strategy, self.batch)",
         "self.batch",
         (
@@ -303,7 +303,7 @@ MUTATIONS = (
     ),
     Mutation(
         "compressed gradients: what is left out of a window is in units of its own",
-        "step/compute.py",
+        "step/window_gradients.py",
         "step.exchange.begin(self._share(alone, totals[1], factor))",
         "step.exchange.begin(1.0)",
         (

@@ -73,7 +73,7 @@ def without(*changes: tuple[str, Any]) -> tuple[Turn, Turn]:
 def wrappers() -> tuple[Turn, Turn]:
     return without(
         ("snugfit.step.step.step_optimizer", lambda optimizer: optimizer.step()),
-        ("snugfit.step.compute.backward", lambda values, gradient: values.backward(gradient)),
+        ("snugfit.step.window_gradients.backward", lambda values, gradient: values.backward(gradient)),
     )
 
 
@@ -89,7 +89,7 @@ def seeds() -> tuple[Turn, Turn]:
         return contextlib.nullcontext()
 
     with_seeds, none = without(
-        ("snugfit.step.compute.seed_device", lambda *_: None),
+        ("snugfit.step.window_gradients.seed_device", lambda *_: None),
         ("snugfit.step.step.preserved_randomness", nothing),
     )
     return none, with_seeds

@@ -55,7 +55,7 @@ from snugfit.planner.plan import Request, make_plan  # noqa: E402
 from snugfit.planner.prediction.plan_needs import Planner  # noqa: E402
 from snugfit.planner.trace.dry_run import Subject  # noqa: E402
 from snugfit.step.build import Material, make_step  # noqa: E402
-from snugfit.step.micro_batching import sizes  # noqa: E402
+from snugfit.step.micro_batch_sizes import sizes  # noqa: E402
 from snugfit.step.step import Step  # noqa: E402
 from snugfit.system.malloc import resident_bytes, tune_malloc  # noqa: E402
 from snugfit.techniques import discover, find  # noqa: E402

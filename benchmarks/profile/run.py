@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from snugfit.kit.phases import phase, watched
-from snugfit.step import compute, step
+from snugfit.step import step, window_gradients
 from snugfit.techniques import find
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -61,7 +61,7 @@ def _is_label(expression: ast.expr) -> bool:
 def without_labels() -> tuple[type, int]:
     """Return the class `Step` without labels, and how many were taken out of its source."""
     taken, made = 0, {}
-    for module in (compute, step):
+    for module in (window_gradients, step):
         stripper = _WithoutLabels()
         tree = ast.fix_missing_locations(stripper.visit(ast.parse(inspect.getsource(module))))
         taken += stripper.taken
@@ -69,7 +69,7 @@ def without_labels() -> tuple[type, int]:
         sys.modules[bare.__name__] = bare  # where dataclasses look for their module
         exec(compile(tree, str(module.__file__), "exec"), vars(bare))
         made[module] = bare
-    made[step].WindowCompute = made[compute].WindowCompute
+    made[step].WindowCompute = made[window_gradients].WindowCompute
     return made[step].Step, taken
 
 

@@ -33,7 +33,7 @@ import json, sys, time, warnings
 warnings.simplefilter("ignore")
 from transformers import PreTrainedTokenizerFast
 from snugfit.data.texts.causal import CausalSettings, load_causal
-from snugfit.data.texts.text import TextSettings, load_text
+from snugfit.data.texts.labelled_texts import TextSettings, load_text
 from snugfit.system.malloc import trim_malloc
 import snugfit.data.texts.token_cache
 path, file, kind = sys.argv[1:]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.unit.step.test_micro_batching import LONG, Capped, padded, texts
 
 from snugfit.core.job import Job, Plan
 from snugfit.errors import OutOfMemory, SettingError, SnugfitError
@@ -16,7 +17,6 @@ from snugfit.run.training.loop import Training
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
 from tests.unit.run.training.runs import events, finish, make_training
-from tests.unit.step.test_micro_batching import LONG, Capped, padded, texts
 
 ROWS = 9
 

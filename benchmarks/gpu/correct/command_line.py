@@ -141,14 +141,14 @@ def state(output: Path) -> tuple[Path, dict[str, Any]]:
 @contextmanager
 def another_order_after_resume() -> Iterator[None]:
     """Temporarily draw what layers draw by the process's own number, which a resumed run does not share."""
-    from snugfit.step import compute
+    from snugfit.step import window_gradients
 
-    derive: Callable[..., int] = compute.derive_seed
+    derive: Callable[..., int] = window_gradients.derive_seed
 
     def drawn(*parts: Any) -> int:
         return derive(*parts, os.getpid())
 
-    with mock.patch.object(compute, "derive_seed", drawn):
+    with mock.patch.object(window_gradients, "derive_seed", drawn):
         yield
 
 

@@ -26,7 +26,7 @@ COUNTED = ("/progress/windows", "/progress/skipped", "/progress/examples", "/lr"
 
 def split_counts_twice() -> AbstractContextManager[Any]:
     """Temporarily give the first micro-batch of each split window a double weight."""
-    from snugfit.step.compute import WindowCompute
+    from snugfit.step.window_gradients import WindowCompute
 
     passes: Callable[..., Any] = WindowCompute.passes
 

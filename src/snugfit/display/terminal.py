@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TextIO
 
 from snugfit.data.report import has_epochs
-from snugfit.display.bar import Screen, make_screen
 from snugfit.display.event_lines import (
     end_lines,
     evaluation_cells,
@@ -20,6 +19,7 @@ from snugfit.display.event_lines import (
     header_lines,
     next_lines,
 )
+from snugfit.display.outlets import Screen, make_screen
 from snugfit.display.run_state import Standing
 from snugfit.planner.answers.plan_figures import compare_line, memory_note
 

@@ -33,7 +33,7 @@ from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.prediction.rank import PASSES, Rank, seconds_of
 from snugfit.planner.trace.dry_run import Subject, longest_rows
 from snugfit.planner.trace.segments import ROLES
-from snugfit.step.micro_batching import sizes
+from snugfit.step.micro_batch_sizes import sizes
 from snugfit.strategies.registry import HYBRID, check_hybrid, known_strategy
 from snugfit.units import counted, format_bytes
 

@@ -14,7 +14,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, SettingError
-from snugfit.step.micro_batching import BATCH_NORM, advice, legal_sizes
+from snugfit.step.micro_batch_sizes import BATCH_NORM, advice, legal_sizes
 from snugfit.step.optimizer import load_optimizer
 from snugfit.strategies.base import Strategy
 from snugfit.system.allocation_counter import AllocatedBytes

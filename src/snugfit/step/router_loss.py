@@ -21,7 +21,7 @@ from snugfit.kit.autograd_graph import nodes_behind
 from snugfit.system.device_copies import scalar_like
 
 if TYPE_CHECKING:
-    from snugfit.step.compute import WindowCompute
+    from snugfit.step.window_gradients import WindowCompute
 
 METRIC = "router_loss"
 """The name of what is logged: the loss before its coefficient, as `outputs.aux_loss` is."""

@@ -31,9 +31,8 @@ from snugfit.kit.phases import phase
 from snugfit.kit.placement import cloned
 from snugfit.kit.precision.product_rounding import products_as_chosen
 from snugfit.step import state
-from snugfit.step.compute import WindowCompute, asks_for_sums, with_window_sums
 from snugfit.step.fixed_modules import FixedModules
-from snugfit.step.micro_batching import (
+from snugfit.step.micro_batch_sizes import (
     Replan,
     check_update_memory,
     check_whole,
@@ -61,6 +60,7 @@ from snugfit.step.step_arguments import (
     unwrapped,
 )
 from snugfit.step.torch_wrappers import step_optimizer
+from snugfit.step.window_gradients import WindowCompute, asks_for_sums, with_window_sums
 from snugfit.strategies.base import Strategy
 from snugfit.system.nothing import NOTHING
 

@@ -18,10 +18,10 @@ from snugfit.data.splits.leaks import LeakSettings
 from snugfit.data.tables.table_rows import TableSettings, load_table
 from snugfit.data.texts.causal import CausalSettings, load_causal
 from snugfit.data.texts.instruct import InstructSettings, load_instruct
+from snugfit.data.texts.labelled_texts import TextSettings, load_text
 from snugfit.data.texts.masked import MaskedSettings, load_masked
 from snugfit.data.texts.preferences import PreferenceSettings, load_preferences
 from snugfit.data.texts.tagged_texts import TagSettings, load_tagged
-from snugfit.data.texts.text import TextSettings, load_text
 from snugfit.data.texts.text_pairs import PairSettings, load_pairs
 from snugfit.data.texts.text_to_text import TextToTextSettings, load_text_to_text_rows
 from snugfit.models.tokenizer import load_tokenizer

@@ -16,7 +16,7 @@ from snugfit.data.examples import ORIGIN, Examples, origin_of, source_index
 from snugfit.data.loader import Loader
 from snugfit.data.order import Order
 from snugfit.data.texts.causal import CausalSettings, load_causal
-from snugfit.data.texts.text import TextSettings, load_text
+from snugfit.data.texts.labelled_texts import TextSettings, load_text
 from snugfit.errors import DataError
 from snugfit.step.build import hold_out
 from tests.unit.run.training.runs import events, finish, make_training, points

@@ -13,7 +13,7 @@ from snugfit.cli import main
 from snugfit.display import activity as module
 from snugfit.display import terminal
 from snugfit.display.activity import SILENCE_SECONDS, Activity
-from snugfit.display.bar import LiveScreen, PlainScreen
+from snugfit.display.outlets import LiveScreen, PlainScreen
 from snugfit.display.run_state import Standing
 from snugfit.display.search_line import search_line
 from snugfit.display.terminal import TerminalDisplay

@@ -8,8 +8,8 @@ import math
 import pytest
 
 from snugfit.data.report import STREAMED
-from snugfit.display.bar import bar_line
 from snugfit.display.event_lines import evaluation_cells, evaluation_names, header_lines
+from snugfit.display.outlets import bar_line
 from snugfit.display.run_state import Standing
 from snugfit.display.terminal import TerminalDisplay
 

@@ -15,10 +15,10 @@ from snugfit.core.batch import Batch
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.losses import find_loss, logits_of
 from snugfit.errors import SettingError
-from snugfit.step.compute import WindowCompute
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.model_checks.traceless import losses_of_rows
 from snugfit.step.step import Step
+from snugfit.step.window_gradients import WindowCompute
 from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.swa import SWA

@@ -17,9 +17,9 @@ from snugfit.data.order import Order
 from snugfit.data.texts import token_cache
 from snugfit.data.texts.causal import CausalSettings, load_causal
 from snugfit.data.texts.instruct import InstructSettings, load_instruct
+from snugfit.data.texts.labelled_texts import TextSettings, load_text
 from snugfit.data.texts.masked import MaskedSettings, load_masked
 from snugfit.data.texts.preferences import PreferenceSettings, load_preferences
-from snugfit.data.texts.text import TextSettings, load_text
 from snugfit.data.texts.text_pairs import PairSettings, load_pairs
 from snugfit.data.texts.text_to_text import TextToTextSettings, load_text_to_text_rows
 from snugfit.data.texts.token_rows import JoinedArrays

@@ -12,7 +12,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.selection import check_shared
 from snugfit.core.technique import Sharing
 from snugfit.errors import PlanConflict, SettingError
-from snugfit.step.micro_batching import cut
+from snugfit.step.micro_batch_sizes import cut
 from snugfit.techniques.learning.ghost_batch_norm import GhostBatchNorm, ghosts
 from tests.unit.techniques.model_changes import stock_from_its_bundle
 from tests.unit.techniques.settings import MOMENT, context, refuses

@@ -14,9 +14,9 @@ from snugfit.core.progress import Progress
 from snugfit.core.selection import check
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.kit.mixing import mix, partners, share_of
-from snugfit.step.compute import WindowCompute
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
+from snugfit.step.window_gradients import WindowCompute
 from snugfit.techniques.learning.gradient_cache import GradientCache
 from snugfit.techniques.learning.hard_examples import HardExamples
 from snugfit.techniques.learning.hidden_mixup import HiddenMixup, mixed_at

@@ -28,7 +28,7 @@ from snugfit.planner.choice.rungs import (
 from snugfit.planner.prediction.by_size import BySize
 from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.prediction.staying import keeping, staying
-from snugfit.step.micro_batching import sizes
+from snugfit.step.micro_batch_sizes import sizes
 
 MOST = 120
 """Predictions of one search."""

@@ -33,7 +33,7 @@ from snugfit.planner.prediction.staying import Streamed, keeping, staying, with_
 from snugfit.planner.trace.dry_run import Subject, dry_run
 from snugfit.planner.trace.operator_cache import OperatorCache
 from snugfit.planner.trace.segments import copies_of_blocks, cut
-from snugfit.step.compute import asks_for_sums
+from snugfit.step.window_gradients import asks_for_sums
 from snugfit.strategies.base import Strategy
 from snugfit.system.second_process import SecondProcess
 

@@ -19,7 +19,7 @@ from snugfit.planner.trace.dry_run import longest_rows
 from snugfit.planner.trace.memory_snapshot import snapshot
 from snugfit.planner.trace.real_run import Recorded, record_gradients, record_scoring
 from snugfit.step.attempt import Attempt, Doing
-from snugfit.step.micro_batching import legal_sizes
+from snugfit.step.micro_batch_sizes import legal_sizes
 from snugfit.step.step import Step
 from snugfit.system.memory import release_memory
 

@@ -16,8 +16,8 @@ from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.errors import RunFolderError
 from snugfit.kit.sharded_tensors import own_part
-from snugfit.step.compute import WindowCompute
 from snugfit.step.step import Step
+from snugfit.step.window_gradients import WindowCompute
 from snugfit.strategies.base import Strategy
 
 Origins = Callable[[Sequence[int]], list[str]]

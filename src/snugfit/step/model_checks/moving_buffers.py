@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from snugfit.kit.batch_norm import takes_statistics
-from snugfit.step.micro_batching import BATCH_NORM
+from snugfit.step.micro_batch_sizes import BATCH_NORM
 from snugfit.units import counted
 
 _MOST_NAMED = 3

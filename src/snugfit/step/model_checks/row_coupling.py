@@ -11,7 +11,7 @@ from torch import Tensor
 from snugfit.core.batch import Batch
 from snugfit.core.card import Family
 from snugfit.errors import SettingError
-from snugfit.step.micro_batching import coupling_techniques
+from snugfit.step.micro_batch_sizes import coupling_techniques
 from snugfit.step.model_checks.traceless import FAILURES, losses_of_rows
 from snugfit.system.memory import is_out_of_memory, release_memory
 from snugfit.system.rounding import in_float64

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from snugfit.data.report import DataReport
     from snugfit.data.texts.causal import CausalData
     from snugfit.data.texts.instruct import InstructData
+    from snugfit.data.texts.labelled_texts import TextData
     from snugfit.data.texts.masked import MaskedData
     from snugfit.data.texts.preferences import PreferenceData
     from snugfit.data.texts.streamed_texts import StreamSettings
     from snugfit.data.texts.tagged_texts import TagData
-    from snugfit.data.texts.text import TextData
     from snugfit.data.texts.text_pairs import PairData
     from snugfit.data.texts.text_to_text import TextToTextData
     from snugfit.kit.sharded_loading import KeepPart
@@ -103,7 +103,7 @@ def labelled_text_task(
         meta: what the task keeps with its model besides.
         metrics: those that the task makes.
     """
-    from snugfit.data.texts.text import TextSettings, load_text
+    from snugfit.data.texts.labelled_texts import TextSettings, load_text
     from snugfit.kit.losses.rescaled import Rescaled, RescaledError
     from snugfit.models.huggingface import ANY_LABELS, load_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
@@ -162,7 +162,7 @@ def labelled_text_inference(
         sets: the place of the labels, where a row has any number of them.
     """
     from snugfit.data.bad_rows import text_of
-    from snugfit.data.texts.text import load_text_rows
+    from snugfit.data.texts.labelled_texts import load_text_rows
     from snugfit.data.texts.tokens import encode, padding_for
 
     pair = meta.get("pair_column")

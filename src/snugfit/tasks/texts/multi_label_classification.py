@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.common.classes import columns_of_labels, likely_labels, of_label_sets
-from snugfit.tasks.common.label_columns import label_columns, label_meta, label_sets_of, sets_of
+from snugfit.tasks.common.multi_label_columns import label_columns, label_meta, label_sets_of, sets_of
 from snugfit.tasks.common.texts import (
     ROWS,
     labelled_text_inference,

@@ -9,7 +9,7 @@ from typing import Any
 
 from snugfit.results.shown import Shown
 from snugfit.results.tool_results import keep
-from snugfit.step.micro_batching import BATCH_NORM
+from snugfit.step.micro_batch_sizes import BATCH_NORM
 from snugfit.step.step import Step
 
 TOOL = "find_batch"

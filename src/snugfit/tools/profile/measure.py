@@ -32,7 +32,7 @@ from snugfit.planner.trace.real_run import record_update
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.find_micro_batch import find_micro_batch
-from snugfit.step.micro_batching import cut
+from snugfit.step.micro_batch_sizes import cut
 from snugfit.step.step import Step
 from snugfit.system.messages import silence_profiler
 from snugfit.tools.planner_figures import Predicted

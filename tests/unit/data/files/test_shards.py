@@ -25,7 +25,7 @@ from snugfit.data.pictures.picture_format import PictureFormat
 from snugfit.data.sounds.labelled_sounds import waveform
 from snugfit.data.sounds.sound_files import seconds_of
 from snugfit.data.sources import read_table
-from snugfit.data.texts.text import TextSettings, load_text
+from snugfit.data.texts.labelled_texts import TextSettings, load_text
 from snugfit.errors import DataError
 from tests.oracles import shards as oracle
 from tests.unit.data.shard_files import png, write_shard

@@ -11,7 +11,7 @@ import pytest
 
 from snugfit.data.bad_rows import BadRow
 from snugfit.data.labels.label_sets import LabelSets
-from snugfit.data.texts.text import TextData, TextSettings, load_text
+from snugfit.data.texts.labelled_texts import TextData, TextSettings, load_text
 from snugfit.errors import DataError, SettingError
 from snugfit.models.tokenizer import load_tokenizer
 from tests.unit.tasks.tiny_encoder import write_encoder

@@ -13,7 +13,7 @@ from PIL import Image
 from snugfit.cli import main
 from snugfit.data.splits.hold_out import HoldOut
 from snugfit.data.splits.leaks import LeakSettings
-from snugfit.data.texts.text import TextSettings, load_text
+from snugfit.data.texts.labelled_texts import TextSettings, load_text
 from snugfit.errors import DataError, SettingError
 from snugfit.recipe import load_recipe
 from snugfit.tasks.rows import read_training_rows

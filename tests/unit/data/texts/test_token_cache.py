@@ -22,9 +22,9 @@ from snugfit.data.texts import token_cache
 from snugfit.data.texts.causal import CausalSettings, load_causal
 from snugfit.data.texts.conversation_tokens import Coder
 from snugfit.data.texts.instruct import InstructSettings, load_instruct, read_conversations
+from snugfit.data.texts.labelled_texts import TextSettings, load_text, load_text_rows
 from snugfit.data.texts.preferences import PreferenceSettings, load_preferences
 from snugfit.data.texts.tagged_texts import Reader, TagSettings, load_tagged, load_tagged_rows
-from snugfit.data.texts.text import TextSettings, load_text, load_text_rows
 from snugfit.data.texts.token_cache import TokenEntry, cached, texts_digest, tokenizer_digest
 from snugfit.data.texts.token_rows import ArrayExamples, TokenRows
 from snugfit.errors import SnugfitWarning

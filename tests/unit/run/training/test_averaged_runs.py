@@ -18,7 +18,7 @@ from snugfit.models.bundle import load_bundle, read_meta
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.step.evaluate import Scored, evaluate
-from snugfit.step.micro_batching import BATCH_NORM
+from snugfit.step.micro_batch_sizes import BATCH_NORM
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.schedule_free import ScheduleFree

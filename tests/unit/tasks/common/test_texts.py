@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from snugfit.data.texts.text import TextSettings, load_text
+from snugfit.data.texts.labelled_texts import TextSettings, load_text
 from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.errors import DataError
 from snugfit.models.tokenizer import load_tokenizer

@@ -26,7 +26,7 @@ from snugfit.kit.losses.preference_losses import WINDOW_SUMS
 from snugfit.kit.optimizers.foreach import count_nonfinite, global_norm, gradients_of, scale_
 from snugfit.kit.phases import phase
 from snugfit.step.gather import joining, part_of_rank, rows_of_all_ranks, whole_window
-from snugfit.step.micro_batching import cut
+from snugfit.step.micro_batch_sizes import cut
 from snugfit.step.model_checks.row_outputs import join_outputs
 from snugfit.step.model_checks.type_clashes import check_types
 from snugfit.step.step_views import WindowStep

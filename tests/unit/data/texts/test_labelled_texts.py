@@ -11,7 +11,7 @@ import pytest
 import torch
 from tokenizers import normalizers
 
-from snugfit.data.texts.text import TextSettings, load_text, load_text_rows
+from snugfit.data.texts.labelled_texts import TextSettings, load_text, load_text_rows
 from snugfit.data.texts.tokens import check_max_length, encode, padding_for, special_frame
 from snugfit.errors import DataError, SettingError
 

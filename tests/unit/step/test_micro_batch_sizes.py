@@ -20,7 +20,7 @@ from snugfit.errors import OutOfMemory, SettingError
 from snugfit.report.story import read_story
 from snugfit.run.training.loop import Training
 from snugfit.step.find_micro_batch import Fit, find_micro_batch, limit_on
-from snugfit.step.micro_batching import advice, cut, sizes
+from snugfit.step.micro_batch_sizes import advice, cut, sizes
 from snugfit.system import memory
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.techniques.learning.adamw import AdamW
