@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.unit.step.test_micro_batching import LONG, Capped, padded, texts
+from tests.unit.step.test_micro_batch_sizes import LONG, Capped, padded, texts
 
 from snugfit.core.job import Job, Plan
 from snugfit.errors import OutOfMemory, SettingError, SnugfitError

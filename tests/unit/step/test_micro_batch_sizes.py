@@ -34,7 +34,7 @@ VOCABULARY, WIDTH, LONG, SHORT = 13, 8, 50, 5
 
 @pytest.fixture(autouse=True)
 def _no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("micro_batching", "find_micro_batch", "evaluate"):
+    for module in ("micro_batch_sizes", "find_micro_batch", "evaluate"):
         monkeypatch.setattr(f"snugfit.step.{module}.release_memory", lambda device: None)
 
 
