@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.unit.step.test_micro_batch_sizes import LONG, Capped, padded, texts
 
 from snugfit.core.job import Job, Plan
 from snugfit.errors import OutOfMemory, SettingError, SnugfitError
@@ -17,6 +16,7 @@ from snugfit.run.training.loop import Training
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
 from tests.unit.run.training.runs import events, finish, make_training
+from tests.unit.step.test_micro_batch_sizes import LONG, Capped, padded, texts
 
 ROWS = 9
 
