@@ -96,15 +96,17 @@ class Bounds(Trials):
         return max([self._least_seconds_of_passes(mine, size), *slower])
 
     def _least_seconds_of_passes(self, techniques: Techniques, size: int) -> float:
-        """Return seconds by one pass of a set, and by the least that several took beyond one in sets with the same weights, states and activations there."""
+        """Return seconds by one pass of a set, and by the least that several took beyond one in sets with the same weights and states there."""
         whole = self._known(techniques, self.rows)
         if whole is None:
             return 0.0
-        kind = lasting_of(techniques), offloads_activations(techniques)
+        if offloads_activations(techniques):  # whose copies may hide what more passes take
+            return whole.prediction.seconds_per_update
+        kind = lasting_of(techniques)
         alike = [
             each
             for each in self.tried
-            if (lasting_of(each.techniques), offloads_activations(each.techniques)) == kind
+            if lasting_of(each.techniques) == kind and not offloads_activations(each.techniques)
         ]
         in_one = {
             each.techniques: each.prediction.seconds_per_update

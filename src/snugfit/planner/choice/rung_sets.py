@@ -83,11 +83,11 @@ def adds_placements(fewer: Techniques, more: Techniques) -> bool:
 def takes_longer(one: Techniques, other: Techniques) -> bool:
     """Return whether what the latter has in place of the former takes time: placements beyond it, or later rungs of its techniques.
 
-    Blocks that are computed again leave less to copy where activations are elsewhere, which may save more time than it takes.
+    Where activations are elsewhere, what is placed beside them may save more time than it takes: there is less to copy, or more to do meanwhile.
     """
     gone = [each for each in one if each not in other]
     come = [each for each in other if each not in one]
-    if offloads_activations(one) and recomputes(come):
+    if offloads_activations(one) and come:
         return False
     later = [each for each in come if any(_is_later(each, rung) for rung in gone)]
     return len(later) == len(gone) and all(
