@@ -11,7 +11,7 @@ SOURCE = Path(__file__).resolve().parents[3] / "src" / "snugfit"
 FILES = [
     *sorted((SOURCE / "techniques").rglob("*.py")),
     SOURCE / "step" / "step.py",
-    SOURCE / "step" / "compute.py",
+    SOURCE / "step" / "window_gradients.py",
 ]
 READING_METHODS = {"item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "nonzero", "unique"}
 READING_FUNCTIONS = {"bool", "float", "int"}

@@ -34,3 +34,10 @@ def test_other_formats_fewer_placements_and_earlier_rungs_may_take_less() -> Non
     assert not takes_longer((ADAMW,), (ADAMW, find("pure_bf16")()))
     assert not takes_longer(together([ADAMW], [PAGED]), together([ADAMW], [PLAIN]))
     assert not takes_longer((ADAMW, SPARSE, CHUNKED), (ADAMW, RECOMPUTE))
+
+
+def test_what_is_placed_beside_activations_elsewhere_may_save_the_time_of_copies() -> None:
+    away = find("activation_offload")()
+    assert not takes_longer((ADAMW, away), (ADAMW, away, RECOMPUTE))
+    assert not takes_longer((ADAMW, away), (ADAMW, away, CHUNKED))
+    assert takes_longer((ADAMW, away), (ADAMW, away)), "the same takes the same"

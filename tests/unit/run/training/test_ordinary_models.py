@@ -286,7 +286,7 @@ def test_outputs_without_logits_are_refused_with_what_there_is() -> None:
         ({"last_hidden_state": torch.ones(1)}, "a dict, which has last_hidden_state"),
         ((), "a tuple"),
         (ordinary.PointBatch(torch.ones(1, 2), torch.zeros(1)), "a PointBatch"),
-        (None, "a NoneType"),
+        (None, "None"),
     ):
         with pytest.raises(
             SettingError, match=f"no logits in what the model returns, {found}.* with a head for the task"
