@@ -3,7 +3,7 @@
 A faulty script is named after its pitfall, and marks the line that should be reported with `# <- here`. Those in
 `fresh` were written after the detectors were frozen; what the frozen ones missed is kept in `MISSED_AT_FIRST`.
 
-Those in `second_hand`, `third_hand` and `sixth_hand` to `eleventh_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
+Those in `second_hand`, `third_hand` and `sixth_hand` to `twelfth_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
 writer of the detectors from reports of users. They are named after what they train; `expected.json` says which pitfalls name the fault, and
 `SHA256SUMS` was written down before a detector saw them.
 """
@@ -38,6 +38,7 @@ HERE = Path(__file__).resolve().parent
     NINTH_HAND,
     TENTH_HAND,
     ELEVENTH_HAND,
+    TWELFTH_HAND,
 ) = (
     HERE / f"{name}_hand"
     for name in (
@@ -51,6 +52,7 @@ HERE = Path(__file__).resolve().parent
         "ninth",
         "tenth",
         "eleventh",
+        "twelfth",
     )
 )
 MARK = "# <- here"
@@ -677,7 +679,7 @@ NEAR_FAULTS_OF_TENTH_HAND = ("dpo_preferences_twin", "pix2pix_edges_twin", "wgan
 UNKNOWN_NAMES = ("critic_frozen", "returns", "same_order")
 """Names that the tenth hand expected and that no check has; the eleventh expected the last."""
 
-WITHOUT_MARKS = (TENTH_HAND, ELEVENTH_HAND)
+WITHOUT_MARKS = (TENTH_HAND, ELEVENTH_HAND, TWELFTH_HAND)
 """Hands that wrote their lines down beside the scripts alone."""
 
 FOUND_OF_ELEVENTH_HAND = (
@@ -775,6 +777,89 @@ MENDED_OF_ELEVENTH_HAND = (
 ALARMS_OF_ELEVENTH_HAND = ("molecule_gin_twin", "nano_rope_twin")
 """Clean scripts of `eleventh_hand` on which they found something certain or likely: none since."""
 
+FOUND_OF_TWELFTH_HAND = (
+    "a2c_ferry_2",
+    "a2c_ferry_3",
+    "accelerate_cells_1",
+    "accelerate_cells_2",
+    "charlm_resume_1",
+    "charlm_resume_2",
+    "charlm_resume_3",
+    "ema_bf16_moles_3",
+    "finetune_leaves_1",
+    "hf_recipes_lm_3",
+    "kd_routes_1",
+    "kd_routes_3",
+    "linkpred_friends_2",
+    "lit_reviews_1",
+    "lit_reviews_3",
+    "rent_trainer_1",
+    "rent_trainer_3",
+    "seq2seq_dates_1",
+    "shapes_quickstart_2",
+    "shapes_quickstart_3",
+    "tcn_power_3",
+    "vae_strokes_2",
+    "wgan_spiral_1",
+    "wgan_spiral_2",
+)
+"""Faults of `twelfth_hand` that the detectors as they were frozen found at a marked line."""
+
+ELSEWHERE_OF_TWELFTH_HAND = (
+    "ctc_morse_1",
+    "ctc_morse_3",
+    "ema_bf16_moles_1",
+    "hf_recipes_lm_1",
+    "hf_recipes_lm_2",
+    "lit_reviews_2",
+    "lora_notes_1",
+    "shapes_quickstart_1",
+)
+"""Faults of `twelfth_hand` that they found at a line that is not marked."""
+
+MISSED_OF_TWELFTH_HAND = (
+    "a2c_ferry_1",
+    "accelerate_cells_3",
+    "ctc_morse_2",
+    "ddp_glucose_1",
+    "ddp_glucose_2",
+    "ddp_glucose_3",
+    "ema_bf16_moles_2",
+    "finetune_leaves_2",
+    "finetune_leaves_3",
+    "kd_routes_2",
+    "linkpred_friends_1",
+    "linkpred_friends_3",
+    "lora_notes_2",
+    "lora_notes_3",
+    "moco_gestures_1",
+    "moco_gestures_2",
+    "moco_gestures_3",
+    "rent_trainer_2",
+    "seq2seq_dates_2",
+    "seq2seq_dates_3",
+    "ssd_buoys_1",
+    "ssd_buoys_2",
+    "ssd_buoys_3",
+    "tcn_power_1",
+    "tcn_power_2",
+    "vae_strokes_1",
+    "vae_strokes_3",
+    "wgan_spiral_3",
+)
+"""Faults of `twelfth_hand` that they missed, named otherwise, or found as worth a look alone."""
+
+ALARMS_OF_TWELFTH_HAND = (
+    "a2c_ferry_twin2",
+    "charlm_resume_twin",
+    "charlm_resume_twin2",
+    "hf_recipes_lm_twin",
+    "hf_recipes_lm_twin2",
+    "ssd_buoys_twin",
+    "vae_strokes_twin",
+)
+"""Clean scripts of `twelfth_hand` on which they found something certain or likely."""
+
 RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
 """Scripts of `third_hand` that start ranks of their own, and so run as commands."""
 
@@ -821,7 +906,16 @@ class Case:
     @property
     def pitfalls(self) -> list[str]:
         """The names of the planted fault, each of which is right; none of a clean script."""
-        for hand in (SECOND_HAND, THIRD_HAND, FOURTH_HAND, FIFTH_HAND, NINTH_HAND, TENTH_HAND, ELEVENTH_HAND):
+        for hand in (
+            SECOND_HAND,
+            THIRD_HAND,
+            FOURTH_HAND,
+            FIFTH_HAND,
+            NINTH_HAND,
+            TENTH_HAND,
+            ELEVENTH_HAND,
+            TWELFTH_HAND,
+        ):
             if hand in self.script.parents:
                 named = expected(hand)["faulty"].get(self.script.stem, {}).get("pitfalls", ())
                 return [*named, *filter(None, [NAMED_SINCE.get(self.script.stem)])]

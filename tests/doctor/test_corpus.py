@@ -17,6 +17,7 @@ from tests.doctor.corpus import (
     ALARMS_OF_ELEVENTH_HAND,
     ALARMS_OF_NINTH_HAND,
     ALARMS_OF_TENTH_HAND,
+    ALARMS_OF_TWELFTH_HAND,
     AT_ANOTHER_LINE,
     AT_THE_LINE_OF_ELEVENTH_HAND,
     AT_THE_LINE_OF_NINTH_HAND,
@@ -31,6 +32,7 @@ from tests.doctor.corpus import (
     ELSEWHERE_OF_SEVENTH_HAND,
     ELSEWHERE_OF_SIXTH_HAND,
     ELSEWHERE_OF_TENTH_HAND,
+    ELSEWHERE_OF_TWELFTH_HAND,
     FIFTH_HAND,
     FOUND_BY_THIRD_HAND,
     FOUND_OF_EIGHTH_HAND,
@@ -41,6 +43,7 @@ from tests.doctor.corpus import (
     FOUND_OF_SEVENTH_HAND,
     FOUND_OF_SIXTH_HAND,
     FOUND_OF_TENTH_HAND,
+    FOUND_OF_TWELFTH_HAND,
     FOURTH_HAND,
     MARK,
     MENDED_OF_ELEVENTH_HAND,
@@ -57,6 +60,7 @@ from tests.doctor.corpus import (
     MISSED_OF_SEVENTH_HAND,
     MISSED_OF_SIXTH_HAND,
     MISSED_OF_TENTH_HAND,
+    MISSED_OF_TWELFTH_HAND,
     NEAR_FAULTS_OF_NINTH_HAND,
     NEAR_FAULTS_OF_TENTH_HAND,
     NINTH_HAND,
@@ -69,6 +73,7 @@ from tests.doctor.corpus import (
     TENTH_HAND,
     THIRD_HAND,
     TRUE_AFTER_ALL,
+    TWELFTH_HAND,
     UNKNOWN_NAMES,
     WITHOUT_MARKS,
     Case,
@@ -205,13 +210,15 @@ def test_the_corpus_is_as_large_as_was_promised() -> None:
         NINTH_HAND,
         TENTH_HAND,
         ELEVENTH_HAND,
+        TWELFTH_HAND,
     ],
     ids=attrgetter("name"),
 )
 def test_the_scripts_of_another_hand_are_those_whose_hashes_were_written_down_before(hand: Path) -> None:
     lines = (hand / "SHA256SUMS").read_text().splitlines()
     before = {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
-    names = ["expected.json", *(each.relative_to(hand).as_posix() for each in hand.rglob("*.py"))]
+    files = (each for each in hand.rglob("*") if each.suffix in {".py", ".json", ".md"})
+    names = [each.relative_to(hand).as_posix() for each in files]
     assert before == {name: hashlib.sha256((hand / name).read_bytes()).hexdigest() for name in names}
 
 
@@ -284,8 +291,9 @@ def test_the_sixth_hand_says_what_it_planted_where_from_and_what_the_frozen_dete
             (62, 30),
             (FOUND_OF_ELEVENTH_HAND, ELSEWHERE_OF_ELEVENTH_HAND, MISSED_OF_ELEVENTH_HAND),
         ),
+        (TWELFTH_HAND, (60, 30), (FOUND_OF_TWELFTH_HAND, ELSEWHERE_OF_TWELFTH_HAND, MISSED_OF_TWELFTH_HAND)),
     ],
-    ids=("seventh", "eighth", "ninth", "tenth", "eleventh"),
+    ids=("seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth"),
 )
 def test_hands_since_the_seventh_say_what_they_planted_where_from_and_what_the_detectors_made_of_it(
     hand: Path, counts: tuple[int, int], at_first: tuple[tuple[str, ...], ...]
@@ -314,11 +322,13 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     ninth = (FOUND_OF_NINTH_HAND, ELSEWHERE_OF_NINTH_HAND, MISSED_OF_NINTH_HAND)
     tenth = (FOUND_OF_TENTH_HAND, ELSEWHERE_OF_TENTH_HAND, MISSED_OF_TENTH_HAND)
     eleventh = (FOUND_OF_ELEVENTH_HAND, ELSEWHERE_OF_ELEVENTH_HAND, MISSED_OF_ELEVENTH_HAND)
+    twelfth = (FOUND_OF_TWELFTH_HAND, ELSEWHERE_OF_TWELFTH_HAND, MISSED_OF_TWELFTH_HAND)
     assert [len(names) for names in seventh] == [27, 10, 15]
     assert [len(names) for names in eighth] == [34, 5, 22]
     assert [len(names) for names in ninth] == [31, 6, 23]
     assert [len(names) for names in tenth] == [28, 13, 19]
     assert [len(names) for names in eleventh] == [43, 4, 15]
+    assert [len(names) for names in twelfth] == [24, 8, 28]
     assert set(MENDED_OF_NINTH_HAND) == set(MISSED_OF_NINTH_HAND)
     assert set(AT_THE_LINE_OF_NINTH_HAND) == set(ELSEWHERE_OF_NINTH_HAND)
     assert set(ALARMS_OF_NINTH_HAND) < set(expected(NINTH_HAND)["clean"])
@@ -328,6 +338,7 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     assert set(MENDED_OF_ELEVENTH_HAND) < set(MISSED_OF_ELEVENTH_HAND)
     assert set(AT_THE_LINE_OF_ELEVENTH_HAND) <= set(ELSEWHERE_OF_ELEVENTH_HAND)
     assert set(ALARMS_OF_ELEVENTH_HAND) < set(expected(ELEVENTH_HAND)["clean"])
+    assert set(ALARMS_OF_TWELFTH_HAND) < set(expected(TWELFTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 
 
