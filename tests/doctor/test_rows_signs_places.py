@@ -374,3 +374,21 @@ optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 
 def test_attention_that_a_script_compiles_with_torch_jit_script_is_compiled_as_it_is(tmp_path: Path) -> None:
     told(tmp_path, COMPILED + looped("loss = net(torch.randn(4, 5, 6)).pow(2).mean()"), "")
+
+
+def test_an_entropy_that_is_taken_off_what_an_optimizer_maximizes_is_the_wrong_way_round(
+    tmp_path: Path,
+) -> None:
+    told(
+        tmp_path,
+        """
+net = nn.Linear(6, 3)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, maximize=True)
+for _ in range(12):
+    policy = torch.distributions.Categorical(logits=net(torch.randn(32, 6)))
+    action = policy.sample()
+    objective = (policy.log_prob(action) * (action == 0)).mean() - 0.1 * policy.entropy().mean()  # cause
+    optimizer.zero_grad(); objective.backward(); optimizer.step()
+""",
+        "wrong_sign",
+    )

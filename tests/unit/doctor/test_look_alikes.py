@@ -301,6 +301,28 @@ for _ in range(24):
     gain = (net(rows).sigmoid() * (1 + rows[:, :1])).mean()
     optimizer.zero_grad(); gain.backward(); optimizer.step()
 """,
+    "a policy whose entropy is added to what its optimizer maximizes": """
+net = nn.Linear(6, 3)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, maximize=True)
+for _ in range(12):
+    policy = torch.distributions.Categorical(logits=net(torch.randn(32, 6)))
+    action = policy.sample()
+    objective = (policy.log_prob(action) * (action == 0)).mean() + 0.1 * policy.entropy().mean()
+    optimizer.zero_grad(); objective.backward(); optimizer.step()
+""",
+    "gradients of micro-batches that are divided by hand before they are clipped": """
+net = nn.Linear(6, 3)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+for _ in range(8):
+    optimizer.zero_grad()
+    for _ in range(4):
+        rows = torch.randn(16, 6)
+        nn.functional.cross_entropy(net(rows), rows[:, :3].argmax(1)).backward()
+    for each in net.parameters():
+        each.grad.div_(4)
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+""",
     "the residual of an equation, of a solution that is forced at its start": """
 net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
 optimizer = torch.optim.Adam(net.parameters())

@@ -136,6 +136,10 @@ class State:
         """Return those of the sample."""
         return [each.grad for each in self.sample() if each.grad is not None]
 
+    def change(self) -> float:
+        """Return their magnitude over that after the last backward pass; 1 where that is not known or none was left."""
+        return magnitude(self.gradients()) / self.size if self.size > 0 else 1.0
+
     def changed(self) -> tuple[Length, Length] | None:
         """Return the gradients that were changed since the last backward pass, together: then and now; None where none was."""
         now = [Length.of(each.grad) for each in self.parameters()]

@@ -460,12 +460,14 @@ class Clip(Event):
     Args:
         scaled: they carried the loss scale.
         late: the last step had used them already.
+        changed: their size over that after the last backward pass, where the update was looked at closely; 1 where not.
     """
 
     scaled: bool
     scale: float
     limit: float
     late: bool = False
+    changed: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -284,12 +284,12 @@ def _divided_twice(accumulating: list[Window]) -> list[Finding]:
 
 
 def _is_undivided(window: Window) -> bool:
-    if (
-        window.step is not None
-        and window.step.rescaled
-        and not any(isinstance(e, Clip) for e in window.events)
-    ):
+    clips = [each for each in window.events if isinstance(each, Clip)]
+    if window.step is not None and window.step.rescaled and not clips:
         return False
+    length = len(window.passes)
+    if any(abs(each.changed * length - 1) < DIVIDED for each in clips):
+        return False  # the gradients themselves were divided, before they were clipped
     return all(
         each.ratio == 1.0 or (each.ratio is None and each.graph.startswith(_UNDIVIDED_MEANS))
         for each in window.passes

@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.companions import Companion, ModelCall, ModuleOutput
 from snugfit.doctor.observe.dependence import is_noticed
-from snugfit.doctor.observe.loss_graph import is_penalty, terms_of
+from snugfit.doctor.observe.loss_graph import Term, is_penalty, terms_of
 from snugfit.doctor.observe.overwritten_names import last_set
 from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.term_signs import likelihoods_below, losses_below, overlap_over_sum, read_as_both
@@ -162,32 +162,44 @@ class SignWatch(Companion):
     def _look_at_entropies(self, value: Tensor) -> None:
         """Note a policy's entropy that a loss pushes down."""
         entropies, self._entropies = self._entropies, []
-        for each in entropies if self._policies else []:
-            if _way(value, each) is False:
+        climbs = self._climbs()
+        for each in entropies if self._policies and climbs is not None else []:
+            if _way(value, each) is climbs:
                 what = "The entropy of the policy falls with the loss: it is added, and the policy learns to explore less."
                 fix = "loss = policy_loss + 0.5 * value_loss - 0.01 * entropy.mean()"
-                self._recorder.add(
-                    Fault(
-                        _line_of_loss() or where(),
-                        self._recorder.log.updates,
-                        "wrong_sign",
-                        what,
-                        fix,
-                        LEAST_SEEN,
-                    )
-                )
+                if climbs:
+                    what = "The entropy of the policy is taken off what the optimizer maximizes: the policy learns to explore less."
+                    fix = "objective = policy_gain - 0.5 * value_loss + 0.01 * entropy.mean()"
+                at, update = _line_of_loss() or where(), self._recorder.log.updates
+                self._recorder.add(Fault(at, update, "wrong_sign", what, fix, LEAST_SEEN))
                 return
+
+    def _climbs(self) -> bool | None:
+        """Return whether the optimizers maximize what is differentiated; None where some do and some do not, since it is open which steps."""
+        ways = {each.maximizes for each in self._recorder.log.optimizers}
+        return None if len(ways) > 1 else True in ways
 
     def _look_at_terms(self, value: Tensor) -> None:
         """Note likelihoods of labels, overlaps and sizes of weights that a loss pushes the wrong way, and what it reads in two ways."""
         terms, update = terms_of(value.grad_fn), self._recorder.log.updates
         at = _line_of_loss() or where()
+        if self._climbs() is False:
+            self._look_at_falls(value, terms, at)
+        self._look_at_losses(losses_below(terms), at)
+        both = read_as_both(value.grad_fn)
+        if both is not None:
+            self._recorder.add(
+                Fault(both.at or at, update, both.pitfall, both.what, both.fix, LEAST_SEEN, certain=True)
+            )
+
+    def _look_at_falls(self, value: Tensor, terms: list[Term], at: str) -> None:
+        """Note what falls with a loss and should rise, where no optimizer maximizes."""
+        update = self._recorder.log.updates
         edges = likelihoods_below(terms)
         if edges and all(_way(value, each) is False for each in edges):
             what = "The logarithms of the probabilities of what is right fall with the loss: it is lacking a minus."
             fix = "loss = -log_probabilities[rows, labels].mean()"
             self._recorder.add(Fault(at, update, "wrong_sign", what, fix, LEAST_SEEN))
-        self._look_at_losses(losses_below(terms), at)
         overlap = overlap_over_sum(value)
         if overlap is not None and _way(value, overlap) is False:
             what = "The overlap of the prediction and the mask falls with the loss."
@@ -197,17 +209,12 @@ class SignWatch(Companion):
             what = "A penalty of the size of weights is taken off the loss: they grow with it."
             fix = "loss = loss + decay * sum(weight.square().sum() for weight in model.parameters())"
             self._recorder.add(Fault(at, update, "wrong_sign", what, fix, LEAST_SEEN, certain=True))
-        both = read_as_both(value.grad_fn)
-        if both is not None:
-            self._recorder.add(
-                Fault(both.at or at, update, both.pitfall, both.what, both.fix, LEAST_SEEN, certain=True)
-            )
 
     def _look_at_losses(self, below: bool | None, at: str) -> None:
         """Note losses of torch all of which are taken off what is differentiated, where none is ever added: else a part of the model learns against another."""
         self._rising, self._added = self._rising or not below, self._added + (below is False)
         self._falling += bool(below)
-        if below and not self._rising and self._falling >= LEAST_FALLS:
+        if below and not self._rising and self._falling >= LEAST_FALLS and self._climbs() is False:
             what = "The loss is differentiated with a minus: each step makes it larger."
             update, frame = self._recorder.log.updates, innermost()
             if frame is not None and _MINUS.search(

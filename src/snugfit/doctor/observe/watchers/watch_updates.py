@@ -312,7 +312,8 @@ class UpdateWatch:
                 at, update = where(), self.recorder.log.updates
                 late = bool(states) and all(state.used for state in states)
                 factor = max(scaled, default=1.0)
-                self.recorder.add(Clip(at, update, bool(scaled), factor, float(limit), late))
+                changed = states[0].change() if states else 1.0
+                self.recorder.add(Clip(at, update, bool(scaled), factor, float(limit), late, changed))
             result = original(given, *args, **kwargs)
             with self.recorder.guard():
                 for state in states:
