@@ -860,6 +860,9 @@ ALARMS_OF_TWELFTH_HAND = (
 )
 """Clean scripts of `twelfth_hand` on which they found something certain or likely."""
 
+MEASURED_IN_SECONDS = ("ssd_buoys_twin",)
+"""Those of them of which it was said that they wait for data about as long as they compute, which differs from machine to machine."""
+
 RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
 """Scripts of `third_hand` that start ranks of their own, and so run as commands."""
 

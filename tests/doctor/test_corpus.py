@@ -46,6 +46,7 @@ from tests.doctor.corpus import (
     FOUND_OF_TWELFTH_HAND,
     FOURTH_HAND,
     MARK,
+    MEASURED_IN_SECONDS,
     MENDED_OF_ELEVENTH_HAND,
     MENDED_OF_FIFTH_HAND,
     MENDED_OF_FOURTH_HAND,
@@ -169,6 +170,11 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
             if each.stem in ALARMS_OF_TENTH_HAND + NEAR_FAULTS_OF_TENTH_HAND
         ),
         *(each for each in CLEAN_OF_ELEVENTH_HAND if each.stem in ALARMS_OF_ELEVENTH_HAND),
+        *(
+            each
+            for each in scripts("twelfth_hand/clean")
+            if each.stem in set(ALARMS_OF_TWELFTH_HAND) - set(MEASURED_IN_SECONDS)
+        ),
     ],
     ids=_stem,
 )

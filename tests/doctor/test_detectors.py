@@ -171,6 +171,19 @@ def test_scoring_the_training_data_beside_a_clean_validation_is_worth_a_look() -
     assert _certainties(leakage(Log(loaders=loaders, overlaps=overlaps[:1]))) == [Certainty.CERTAIN]
 
 
+def test_rows_that_the_training_data_itself_repeats_as_often_are_worth_a_look_and_more_are_a_leak() -> None:
+    loaders = [_loader(1, data=1), _loader(2, data=2)]
+    for shared, repeated, certainty in (
+        (20, 0.45, Certainty.WORTH_A_LOOK),
+        (20, 0.0, Certainty.CERTAIN),
+        (36, 0.45, Certainty.CERTAIN),
+    ):
+        overlap = Overlap(2, AT, 40, shared, whole=False, repeated=repeated)
+        (found,) = leakage(Log(loaders=loaders, overlaps=[overlap]))
+        assert found.certainty is certainty
+        assert ("45%" in found.what) is (certainty is Certainty.WORTH_A_LOOK)
+
+
 def test_what_is_subtracted_by_hand_scores_rows_only_where_the_line_does_not_learn_too() -> None:
     overlap = Overlap(0, AT, 40, 30, whole=False)
     scored = [_forward(grad=False), Compared(AT, 0)]

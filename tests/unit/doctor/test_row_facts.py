@@ -177,3 +177,40 @@ def test_the_scale_of_a_loss_says_nothing_of_its_terms() -> None:
     hidden = torch.nn.Linear(16, 16)(torch.randn(16, 16))
     loss = torch.nn.functional.mse_loss(hidden, torch.zeros(16, 16)) + 1e-3 * hidden.square().sum()
     assert sum_beside_mean(2.0**16 * loss, 16, 2.0**16) is None
+
+
+@pytest.mark.parametrize(
+    ("few", "coarse", "least"), [(True, True, 0.6), (False, True, 0.0), (True, False, 0.0)]
+)
+def test_how_often_rows_of_one_pass_are_again_other_rows_of_the_data_is_known(
+    few: bool, coarse: bool, least: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randn(400, 30, generator=generator)
+    data = (data > 0).float() if coarse else data  # of numbers that hardly meet, those that do were copied
+    data = data[torch.randint(300, (400,), generator=generator)] if few else data
+    rows = Rows()
+    for _ in range(2):
+        rows.loader = 5
+        for batch in data.split(20):
+            rows.forward(1, batch, "train.py:9", grad=True, place=0)
+            rows.backward()
+        rows.repeats.close(5)
+    rows.loader = 6
+    rows.forward(1, data[:20], "train.py:19", grad=False, place=0)
+    (overlap,) = rows.overlaps()
+    assert least <= overlap.repeated <= 1.5 * least
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_a_text_repeats_itself_where_one_beginning_goes_on_in_several_ways(few: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    phrases = torch.randint(1000, (6 if few else 400, 8), generator=generator)
+    text = phrases[torch.randint(len(phrases), (400,), generator=generator) if few else torch.arange(400)]
+    rows = Rows()
+    for _ in range(40):
+        starts = torch.randint(3000, (16,), generator=generator).tolist()
+        pieces = torch.stack([text.flatten()[start : start + 16] for start in starts])
+        rows.forward(1, pieces, "train.py:9", grad=True, place=0)
+        rows.backward()
+    assert rows.repeats.share(1) == 0 if not few else rows.repeats.share(1) > 0.5

@@ -189,6 +189,7 @@ class Overlap:
         whole: all that was trained on is among them.
         drawn: they were drawn anew for nearly every pass, as pieces of a long text are.
         cut_at: the line that takes the front and the back of one array by bounds that may overlap, where some of the rows are shared; "" without.
+        repeated: the share of the rows that were trained on which come by again as other rows of the training data, by their nature.
         apart: no loader handed them out, and whole passes have none that was trained on while others do, as where both parts are scored.
     """
 
@@ -200,6 +201,7 @@ class Overlap:
     drawn: bool = False
     apart: bool = False
     cut_at: str = ""
+    repeated: float = 0.0
 
 
 @dataclass

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.log import Overlap
+from snugfit.doctor.observe.row_repeats import RowRepeats
 from snugfit.doctor.observe.row_steps import RowSteps
 
 MOST_ROWS = 200_000
@@ -119,6 +120,7 @@ class Rows:
         self._passes = 0
         self._without_graph: list[tuple[int, list[int]]] = []
         self.steps = RowSteps()
+        self.repeats = RowRepeats()
         self._heads: set[int] = set()
         self._tails: set[int] = set()
         self._scored_windows: dict[str, list[tuple[int, int, int]]] = {}
@@ -147,8 +149,11 @@ class Rows:
             else:
                 self._recent.append(passed)
             return
-        if not self.loader:
+        if self.loader:
+            self.repeats.look_at(self.loader, batch)
+        else:
             self.steps.note(batch, at)
+            self._note_halves(model, batch)
         self._pending.append(passed)
         while len(self._pending) > MOST_PENDING:
             self._evaluate(self._pending.pop(0))
@@ -174,6 +179,14 @@ class Rows:
         elif len(heads) == len(tails) == len(digests):
             self._scored_windows.setdefault(at, []).extend(zip(digests, heads, tails, strict=True))
 
+    def _note_halves(self, model: int, batch: Tensor) -> None:
+        """Note how pieces of a text begin and go on."""
+        if batch.dim() == 2 and not batch.is_floating_point() and batch.shape[1] >= 2 * LEAST_DISTINCT:
+            half = batch.shape[1] // 2
+            fronts, backs = row_digests(batch[:, :half]), row_digests(batch[:, half:])
+            if len(fronts) == len(batch):
+                self.repeats.drawn(model, fronts, backs)
+
     def shared_windows(self) -> tuple[str, int, int] | None:
         """Return the line that scores windows which lie beside windows that were trained on, how many, and of how many; None where hardly any do."""
         trained = set[int]().union(*self._trained.values())
@@ -197,6 +210,8 @@ class Rows:
             streams = not self.loader and self._passes > MOST_STREAMED and 2 * self._all_known < self._passes
             self.brings_new = self._known_passes < MOST_KNOWN and not streams
             trained.update(passed.rows)
+            if passed.loader:
+                self.repeats.handed(passed.model, passed.loader, passed.rows)
             self.first = self.first or passed.rows
             self._trainers.add(passed.loader)
         self._pending.clear()
@@ -262,7 +277,10 @@ class Rows:
                 apart = _are_of_two_kinds(seen.passes, trained) or (
                     drawn and _vary_beyond_chance(seen.passes, trained)
                 )
-                shared_rows.append(Overlap(loader, seen.at, len(seen.rows), shared, whole, drawn, apart))
+                repeated = self.repeats.share(model)
+                shared_rows.append(
+                    Overlap(loader, seen.at, len(seen.rows), shared, whole, drawn, apart, repeated=repeated)
+                )
         return shared_rows
 
 

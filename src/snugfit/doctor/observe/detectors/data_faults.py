@@ -13,6 +13,8 @@ from snugfit.doctor.observe.script_events import Backward, Batch, EpochEnd, Forw
 LEAK = 0.01
 LEAST_SHARED = 3
 """Rows without a loader, as windows of a text are: fewer may be alike by chance."""
+BY_NATURE = 1.25
+"""Times as many rows as repeat themselves in the training data may be shared with the evaluated ones without a leak."""
 LEAST_ROWS = 5
 LEAST_BATCHES = 5
 LEAST_BYPASSES = 3
@@ -48,16 +50,22 @@ def leakage(log: Log) -> list[Finding]:
         on_purpose = share > 1 - LEAK and (clean or (loader is None and overlap.whole))
         if overlap.apart or (loader is not None and loader.dataset_id in trained):
             on_purpose = True
+        natural = not on_purpose and share <= BY_NATURE * overlap.repeated
         findings.append(
             Finding(
                 "leakage",
                 Certainty.WORTH_A_LOOK
-                if on_purpose
+                if on_purpose or natural
                 else Certainty.CERTAIN
                 if share >= LARGE_LEAK
                 else Certainty.LIKELY,
                 f"{overlap.shared} of {overlap.rows} evaluated rows ({share:.0%}) were trained on."
-                + (" This scores the training data." if on_purpose else ""),
+                + (" This scores the training data." if on_purpose else "")
+                + (
+                    f" The training data repeats itself as often ({overlap.repeated:.0%} of its rows): it may be in their nature, and the score is of what was seen."
+                    if natural
+                    else ""
+                ),
                 overlap.cut_at or overlap.at,
                 (
                     *([f"the evaluation's loader: {loader.at}"] if loader else []),

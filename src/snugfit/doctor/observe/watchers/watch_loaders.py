@@ -45,6 +45,16 @@ from snugfit.doctor.observe.whole_scales import scaled_together
 from snugfit.doctor.observe.worker_draws import draws_alike
 
 _Call = Callable[..., Any]
+_EACH_ONCE = frozenset(
+    (
+        "RandomSampler",
+        "SequentialSampler",
+        "SubsetRandomSampler",
+        "SeedableRandomSampler",
+        "DistributedSampler",
+    )
+)
+"""Samplers that hand each row out once in a pass."""
 MOST_TIMES = 200
 LEAST_BATCHES = 4
 LEAST_ORDERS = 100_000
@@ -153,6 +163,8 @@ class _Notes:
             self._samplers[recorder.number(_sampler(loader))] = seen
             self._made_in[seen.id] = _line_of_transform(loader.dataset)
             self._sizes[seen.id] = loader.batch_size or 0
+            if seen.sampler not in _EACH_ONCE or getattr(_sampler(loader), "replacement", False):
+                self._rows.repeats.close(seen.id)
             with suppress(TypeError):  # a list cannot be referred to weakly
                 self._sets[seen.id] = weakref.ref(loader.dataset)
             for other, shared, rows in self._windows.add(seen.id, loader.dataset):
@@ -183,6 +195,7 @@ class _Notes:
             seen.classes_in_order = classes_in_order(self._classes.pop(seen.id, []))
             self._recorder.add(EpochEnd(where(), self._recorder.log.updates, seen.id))
             self._rows.ended = True
+            self._rows.repeats.close(seen.id)
 
     def rest(self, original: _Call, iterator: Any, seen: LoaderSeen | None) -> Any:
         """Hand a batch over in an update that rests: it is counted. The end of an epoch ends the rest."""
@@ -205,6 +218,8 @@ class _Notes:
         self._look_at_orientations(seen, batch)
         starts = last is None or (seen.workers > 0 and last[0]() is not iterator)
         seen.batches += 1
+        if last is not None and last[0]() is not iterator:
+            self._rows.repeats.close(seen.id)
         if last is not None and not starts and len(seen.waits) < MOST_TIMES and not math.isnan(last[1]):
             seen.works.append(asked - last[1])
             seen.waits.append(now - asked)
