@@ -1,4 +1,4 @@
-"""How often the rows that are trained on repeat themselves by their nature, as rows that are drawn from few combinations do: no contents, digests alone."""
+"""Repeats of rows that are trained on, by the nature of the data, as of those that are drawn from few combinations: no contents, digests alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_DRAWN = 8192
 
 
 class RowRepeats:
-    """What comes by twice among rows that are all different rows of the training data.
+    """Counts of rows that come by twice as different rows of the training data.
 
     In one pass over a data set each row comes once, so that a row which comes again is another row that is the same. A piece that is drawn from a long
     text may be drawn again; but where a text does not repeat itself, what goes on behind a beginning is always the same.
