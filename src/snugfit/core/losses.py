@@ -16,7 +16,7 @@ from torch.nn.modules.loss import _Loss
 from snugfit.core.batch import IGNORE_INDEX as IGNORE_INDEX
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.broadcast_rows import BroadcastRows, may_meet
-from snugfit.core.logits_loss import LARGE, LargeCrossEntropy
+from snugfit.core.logits_loss import check_own_tokens, masked_cross_entropy, soft_cross_entropy
 from snugfit.core.loss_terms import NEGATIVE, Loss, LossTerms, as_terms, wide_dtype
 from snugfit.errors import DataError, SettingError, nearest
 
@@ -100,8 +100,8 @@ def cross_entropy(outputs: Any, data: Any) -> LossTerms:
     """
     logits, labels = logits_of(outputs), _class_labels(data)
     if labels.is_floating_point():
-        return _soft_cross_entropy(logits, labels)
-    return _masked_cross_entropy(logits, labels)
+        return soft_cross_entropy(logits, labels)
+    return masked_cross_entropy(logits, labels)
 
 
 def causal_lm(outputs: Any, data: Any) -> LossTerms:
@@ -111,9 +111,9 @@ def causal_lm(outputs: Any, data: Any) -> LossTerms:
     the shape of the logits' positions.
     """
     logits, labels = logits_of(outputs), _class_labels(data)
-    _check_own_tokens(logits, labels)
+    check_own_tokens(logits, labels)
     shifted = F.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
-    return _masked_cross_entropy(logits, shifted)
+    return masked_cross_entropy(logits, shifted)
 
 
 def mse(outputs: Any, data: Any) -> LossTerms:
@@ -433,82 +433,6 @@ def _class_labels(data: Any) -> Tensor:
     )
 
 
-def _soft_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
-    if labels.shape != logits.shape or labels.ndim < 2:
-        raise DataError(
-            "loss",
-            f"floating labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}: soft "
-            "labels are one probability for each class",
-            "Give integers for hard labels, or loss mse where labels are numbers.",
-        )
-    _check_classes(logits)
-    wide = wide_dtype(logits.dtype)
-    values = F.cross_entropy(logits.to(wide).flatten(0, -2), labels.to(wide).flatten(0, -2), reduction="none")
-    return LossTerms(values.view(labels.shape[:-1]))
-
-
-def _check_own_tokens(logits: Tensor, labels: Tensor) -> None:
-    """Refuse scores of more tokens than there are labels: a model that puts tokens of its own before each text, as prompt tuning does."""
-    more = logits.shape[1] - labels.shape[1] if labels.ndim == 2 and logits.ndim == 3 else 0
-    if more <= 0 or labels.shape[0] != logits.shape[0]:
-        return
-    raise DataError(
-        "loss",
-        f"the model gives scores of {logits.shape[1]} tokens, and labels are of {labels.shape[1]}: it has {more} more of its own, as prompt tuning has "
-        "virtual tokens before each text",
-        f"Leave their scores out: forward=lambda model, batch: model(**batch).logits[:, {more}:]. Adapters such as LoRA, and prefix tuning, have none.",
-    )
-
-
-def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
-    if labels.is_floating_point():
-        raise DataError(
-            "loss", "causal_lm needs integer labels: the tokens", "Use cross_entropy for soft labels."
-        )
-    if labels.shape != logits.shape[:-1]:
-        raise DataError(
-            "loss",
-            f"labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}",
-            _hint(logits, labels),
-        )
-    _check_classes(logits)
-    counted = labels != IGNORE_INDEX
-    try:
-        values = _values_of_labels(logits, labels, counted)
-    except IndexError as error:  # on a device it is an assertion of the kernel, which nobody can catch
-        raise DataError(
-            "loss",
-            str(error),
-            f"Give labels from 0 to {logits.shape[-1] - 1}, as the model gives {logits.shape[-1]} scores.",
-        ) from error
-    return LossTerms(values, counted.to(wide_dtype(values.dtype)))
-
-
-def _hint(logits: Tensor, labels: Tensor) -> str:
-    if labels.shape == logits.shape:
-        return "Where a row may have any number of labels of 0 and 1, take loss binary_cross_entropy."
-    if labels.shape == (*logits.shape[:1], *logits.shape[2:]):
-        return "Where the classes are in dimension 1, take loss torch.nn.CrossEntropyLoss(reduction='none')."
-    if logits.ndim == 0:
-        return (
-            "A model that returns its own loss has one number of all rows, which no micro-batch can be weighted by: "
-            "have it return logits, or give your own loss(outputs, data) with a value for each row."
-        )
-    if labels.ndim == 2 and logits.shape[:-1] == (len(labels), 1):
-        return "A model that scores the last token alone unless it gets the labels takes forward=lambda model, batch: model(*batch)."
-    return "Give one label for each row, or for each token."
-
-
-def _check_classes(logits: Tensor) -> None:
-    """Refuse a single score, of which cross-entropy is 0 and learns nothing, whatever the label is."""
-    if logits.shape[-1] == 1:
-        raise SettingError(
-            "loss",
-            f"cross_entropy of logits of shape {tuple(logits.shape)}, which are of a single class, is always 0",
-            "Give the model a score for each class, or take loss binary_cross_entropy for labels of 0 and 1, mse for numbers.",
-        )
-
-
 def check_soft_labels(loss: Loss, data: Any) -> None:
     """Refuse floating labels that are no probabilities of classes: for cross_entropy alone, of which softmax makes something of any numbers.
 
@@ -544,19 +468,6 @@ def check_soft_labels(loss: Loss, data: Any) -> None:
             f"{labels[row].sum():g} of 1",
             "Where a row may have any number of labels, take loss binary_cross_entropy.",
         )
-
-
-def _values_of_labels(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
-    """Return cross-entropies of the shape of the labels; where they are not counted, 0 without a gradient, even of logits that are NaN."""
-    wide = wide_dtype(logits.dtype)
-    if logits.numel() >= LARGE:
-        flat = (logits.flatten(0, -2).to(wide), labels.flatten(), ~counted.flatten())
-        values: Tensor = LargeCrossEntropy.apply(*flat, IGNORE_INDEX)[0]  # type: ignore[no-untyped-call]
-    else:
-        # a NaN in an ignored position would come back through log_softmax's backward
-        safe = logits.masked_fill(~counted.unsqueeze(-1), 0.0).flatten(0, -2).to(wide)
-        values = F.cross_entropy(safe, labels.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
-    return values.view(labels.shape)
 
 
 def _sides_of(outputs: Any) -> tuple[Tensor, Tensor, Tensor | None]:

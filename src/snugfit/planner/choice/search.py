@@ -341,13 +341,11 @@ class Search(Bounds):
     def _look(self, added: Techniques) -> bool:
         """Predict a set of rungs in micro-batches of the sizes that may be the choice; whether it fits in any."""
         whole = self._known(self._techniques(added), self._sizes[0])
-        smallest = self._ends[1]
-        if whole is not None and not whole.fits:
-            smallest = min(self._sizes_left(added), default=0)
-        if smallest == self._ends[1]:
-            if not self._fits(added):
-                return False
-        elif not smallest or self._has_no_room(added) or not self._fits_in(added, smallest):
+        left = self._sizes_left(added) if whole is not None and not whole.fits else [self._ends[1]]
+        if not left or self._has_no_room(added):
+            return False
+        smallest = left[-1]
+        if not (self._fits(added) if smallest == self._ends[1] else self._fits_in(added, smallest)):
             return False
         if not self._fits_in(added, smallest):
             return True  # in one pass alone
