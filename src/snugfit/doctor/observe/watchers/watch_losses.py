@@ -13,24 +13,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.class_axes import ClassAxes
-from snugfit.doctor.observe.class_paths import mixed_classes, other_softmax
 from snugfit.doctor.observe.companions import LossCall
 from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.graph_nodes import (
-    channels_before_reshape,
     has_constant_rows,
     is_bootstrapped,
-    is_softmax_over_rows,
     leaves_of,
-    line_that_says,
     maker_of,
     mark_line,
     squashed_at,
     squashed_by,
 )
 from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
-from snugfit.doctor.observe.padding_tokens import labels_on_padding
 from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.script_events import (
     FarTargets,
@@ -39,17 +33,21 @@ from snugfit.doctor.observe.script_events import (
     OutsideDomain,
     TargetGradient,
     Unreachable,
-    WrongAxis,
 )
-from snugfit.doctor.observe.term_events import OwnRowScored, TransposedTargets
-from snugfit.doctor.observe.text_events import MaskedTokens
+from snugfit.doctor.observe.term_events import TransposedTargets
+from snugfit.doctor.observe.watchers.class_scores import (
+    look_at_axes,
+    look_at_likenesses,
+    look_at_multi_hot,
+    look_at_one_class,
+    look_at_padded_labels,
+)
 from snugfit.doctor.observe.watchers.watch_copies import NoiseDrawn
 from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_loops import look_at_loop
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch, note_infinite
 from snugfit.doctor.observe.watchers.watch_shapes import look_at_shapes
-from snugfit.doctor.observe.watchers.watch_squashes import scaled_by_columns
 from snugfit.doctor.observe.watchers.watch_texts import look_at_ends
 
 _Call = Callable[..., Any]
@@ -92,7 +90,6 @@ FAR = 50
 LARGE = 100.0
 """if they are as large as that: an optimizer of Adam's kind would take tens of thousands of updates to get there."""
 MOST_CLASSES = 100
-LEAST_LIKE = LEAST_LIKENESSES = 8
 
 
 def kind_of_scores(scores: Tensor, axis: int) -> str:
@@ -142,10 +139,10 @@ def watch_losses(
                     recorder.add(seen := _seen(recorder, name, input, target, options))
                     look_at_ends(recorder, seen, target)
                     look_at_padded_labels(recorder, target, options)
-                    _look_at_multi_hot(recorder, name, input, target)
-                    _look_at_one_class(recorder, name, input)
-                    _look_at_own_rows(recorder, name, input, target)
-                    _look_at_axes(recorder, axes, name, input, target)
+                    look_at_multi_hot(recorder, name, input, target)
+                    look_at_one_class(recorder, name, input)
+                    look_at_axes(recorder, axes, name, input, target)
+                    look_at_likenesses(recorder, input, target)
                     look_at_dependence(recorder, modules, input, target)
                     _look_at_pairs(recorder, modules, name, target)
                     _look_at_mix(recorder, modules, target)
@@ -422,145 +419,6 @@ def _look_at_targets(
     given, wanted = (float(each.detach().float().square().mean().sqrt()) for each in (predictions, targets))
     if math.isfinite(wanted) and wanted >= LARGE and wanted >= FAR * given:
         recorder.add(FarTargets(where(), update, name, given, wanted))
-
-
-def _look_at_one_class(recorder: Recorder, name: str, scores: Tensor) -> None:
-    """Note a loss over classes of which there is one alone, whose share of the whole is always 1."""
-    looked = recorder.detailed and name in ("cross_entropy", "nll_loss") and torch.is_grad_enabled()
-    if looked and scores.dim() == 2 and scores.shape[1] == 1 and scores.requires_grad:
-        what = f"{name} gets one score for each row: the share of a single class is 1 whatever it is, and nothing is learned."
-        fix = "loss = F.binary_cross_entropy_with_logits(scores.squeeze(1), labels.float())   # of two classes; F.mse_loss of numbers"
-        recorder.add(Fault(where(), recorder.log.updates, "wrong_scores", what, fix, 2, certain=True))
-
-
-def _look_at_own_rows(recorder: Recorder, name: str, scores: Tensor, target: Tensor) -> None:
-    """Note likenesses of rows among each other of which each row's own, the largest there is, counts as one to another row."""
-    looked = recorder.close and name == "cross_entropy" and torch.is_grad_enabled()
-    square = looked and scores.dim() == 2 and len(scores) == scores.shape[1] >= LEAST_LIKENESSES
-    if not square or target.shape != scores.shape[:1] or target.is_floating_point():
-        return
-    values, places = scores.detach().float(), torch.arange(len(scores), device=scores.device)
-    own = values.diagonal()
-    alike = bool((own - own.mean()).abs().max() <= 1e-2 * own.mean().abs())
-    if (
-        alike
-        and bool((own >= values.amax(1) - 1e-2 * own.abs()).all())
-        and not bool((target == places).any())
-    ):
-        what = (
-            f"cross_entropy gets the likenesses of {len(own)} rows among each other: that of each row to itself, the largest, is one of those "
-            "that the pair has to beat."
-        )
-        fix = "scores = scores.masked_fill(torch.eye(len(scores), dtype=torch.bool), float('-inf'))"
-        recorder.add(Fault(where(), recorder.log.updates, "own_row_scored", what, fix, 3, certain=True))
-
-
-def _look_at_multi_hot(recorder: Recorder, name: str, scores: Tensor, target: Tensor) -> None:
-    """Note targets of 0 and 1 of which rows have several, given to a loss that takes them for shares of one whole."""
-    looked = recorder.detailed and name == "cross_entropy" and torch.is_grad_enabled()
-    if not looked or target.dim() != 2 or target.shape != scores.shape or not target.is_floating_point():
-        return
-    wanted = target.detach()
-    counts = wanted.sum(1)
-    if wanted.numel() and bool(((wanted == 0) | (wanted == 1)).all()) and float(counts.max()) > 1:
-        what = (
-            f"cross_entropy gets targets of 0 and 1, of which a row has {float(counts.mean()):.1f} on average and {int(counts.max())} at most: "
-            "its classes exclude each other, and those of these rows do not."
-        )
-        fix = "loss = F.binary_cross_entropy_with_logits(scores, targets)"
-        recorder.add(Fault(where(), recorder.log.updates, "wrong_scores", what, fix, 3, certain=True))
-
-
-def look_at_padded_labels(recorder: Recorder, target: Tensor, options: dict[str, Any]) -> None:
-    """Note labels that count where the tokens that were read last are padding, unless the script weighs each of them itself."""
-    tokens, whole = recorder.tokens, options.get("reduction", "mean") != "none"
-    if not (recorder.detailed and whole and torch.is_grad_enabled()) or tokens is None:
-        return
-    if (
-        tokens.dim() != 2 or tokens.numel() != target.numel()
-    ):  # those of a decoder that is stepped are read one by one
-        tokens = recorder.decoded if is_next_padding(recorder, target) else tokens
-    if tokens is None or tokens.dim() != 2:
-        return
-    if tokens.device != target.device or target.numel() not in (tokens.numel(), tokens.numel() - len(tokens)):
-        return
-    padding = recorder.padding_of(tokens)
-    if padding is None:
-        return
-    counted = labels_on_padding(padding, target, options.get("ignore_index", -100), options.get("weight"))
-    if counted is not None:
-        at, update = where(), recorder.log.updates
-        recorder.add(MaskedTokens(at, update, *counted, 0, 0, 0, tokens.numel(), by_mask=False))
-
-
-def is_next_padding(recorder: Recorder, target: Tensor) -> bool:
-    """Return whether a model got tokens, one for each label, of which those that are padding have padding as their labels."""
-    tokens = recorder.decoded
-    if (
-        tokens is None
-        or tokens.numel() != target.numel()
-        or tokens.device != target.device
-        or target.is_floating_point()
-    ):
-        return False
-    padding = recorder.padding_of(tokens)
-    if padding is None or not bool(padding.any()):
-        return False
-    labels = target.detach().reshape(tokens.shape)[padding]
-    return bool((labels == tokens[padding][0]).all())
-
-
-def _look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor, target: Tensor) -> None:
-    """Note a softmax over the rows, and a reshape that mixes classes with places; remember where a model has its classes."""
-    if not recorder.detailed or scores.dim() < 2 or target.is_floating_point():
-        return
-    update = recorder.log.updates
-    if is_softmax_over_rows(scores):
-        what = "the softmax runs over the rows, not over the classes: each class sums to 1 over all rows"
-        at = line_that_says(scores.grad_fn, ("softmax(",)) or where()
-        recorder.add(WrongAxis(at, update, name, what, "scores = F.log_softmax(scores, dim=1)"))
-    size = channels_before_reshape(scores) if scores.dim() == 2 else ()
-    mixed = mixed_classes(scores, 1)
-    if len(size) > 2 and size[1] == scores.shape[1] and math.prod(size[2:]) > 1:
-        what = f"scores of {list(size)} are reshaped to {list(scores.shape)} as they lie in memory: a row has values of one class at several places"
-        fix = "loss = F.cross_entropy(scores, labels)   # classes on axis 1; or scores.movedim(1, -1).reshape(-1, classes)"
-        recorder.add(WrongAxis(where(), update, name, what, fix))
-    elif mixed is not None:
-        before, now = map(list, mixed)
-        what = (
-            f"scores of {before} are viewed as {now} as they lie in memory, and their classes are on another axis than the loss takes them from"
-            if before != now
-            else f"the last layer gives scores of {before}, and the loss takes {list(scores.shape)}: its classes are another axis of the layer's"
-        )
-        fix = "loss = F.cross_entropy(scores.movedim(-1, 1), labels)   # axes are moved, not viewed"
-        recorder.add(WrongAxis(where(), update, name, what, fix))
-    other = other_softmax(scores, 1)
-    if other is not None:
-        made, over, classes, line = other
-        what = f"the softmax runs over axis {over} of {list(made)}, and the classes are on axis {classes}"
-        fix = f"scores.log_softmax(dim={classes})"
-        recorder.add(WrongAxis(line or where(), update, f"the softmax before {name}", what, fix))
-    _look_at_likenesses(recorder, scores, target)
-    axes.note(scores, 1)
-
-
-def _look_at_likenesses(recorder: Recorder, scores: Tensor, target: Tensor) -> None:
-    """Note likenesses of all rows to each other, each of which is largest to the row itself, which is no row's label."""
-    rows = scores.shape[0]
-    if scores.dim() != 2 or rows != scores.shape[1] or rows < LEAST_LIKE or target.shape != (rows,):
-        return
-    values, own = scores.detach().float(), scores.detach().float().diagonal()
-    at = scaled_by_columns(scores.grad_fn)
-    if at:
-        what = f"rows are scaled to a length of 1 over all {rows} rows, and their likenesses to each other are no cosines"
-        fix = "rows = F.normalize(rows, dim=-1)"
-        recorder.add(WrongAxis(at, recorder.log.updates, "the scaling before the likenesses", what, fix))
-    places = torch.arange(rows, device=target.device)
-    largest = bool((own >= values.amax(1) - _SLACK).all()) and float(own.max() - own.min()) <= _SLACK * float(
-        own.abs().max()
-    )
-    if largest and torch.allclose(values, values.T, atol=_SLACK) and not bool((target == places).any()):
-        recorder.add(OwnRowScored(where(), recorder.log.updates, rows))
 
 
 def simple_loss(recorder: Recorder, name: str, given: str, mean: bool) -> Loss:
