@@ -39,11 +39,12 @@ SIZES = (16, 8, 4, 2, 1)
 OWN = (find("adamw")(),)
 MB = 2**20
 FASTEST = Goal()
+SPARSE = "recompute(keep=('attention', 'matmul'))"
 
 # what a rung leaves of weights, gradients and states, of activations, and of the logits; and the time that it takes
 LAWS = {
     "recompute": (1.0, 0.25, 1.0, 1.35),
-    "recompute(keep=('attention', 'matmul'))": (1.0, 0.6, 1.0, 1.1),
+    SPARSE: (1.0, 0.6, 1.0, 1.1),
     "chunked_loss": (1.0, 1.0, 0.1, 1.02),
     "activation_offload": (1.0, 0.3, 1.0, 1.6),
     "optimizer_offload": (0.5, 1.0, 1.0, 1.25),
@@ -1018,6 +1019,40 @@ def test_micro_batches_that_were_too_slow_with_fewer_placements_are_not_run() ->
     plain = laws.law([], 1).seconds_per_update
     assert plain > most, "so is whatever is placed beside it"
     assert not any(size == 1 and "tiled_linear" in names for names, size in laws.asked)
+
+
+def test_of_adapters_beside_weights_in_several_formats_the_leanest_is_walked_first() -> None:
+    laws = OfKinds(overhead=0.1)
+    searched(laws, 200, Fidelity.QUANTIZED).best()
+    placed = {label(each) for each in placements(laws.machine.device)}
+    frozen = [(names, size) for names, size in laws.asked if "nf4" in names]
+    alone = [names for names, size in frozen if size == ROWS and not placed & {*names}]
+    needs = {names: laws.law(names, ROWS).reserved_bytes for names in alone}
+    leanest = min(needs, key=lambda names: needs[names])
+    assert leanest != alone[0], "it is not the first of the ladder"
+    first = next(names for names, size in frozen if size < ROWS)
+    assert {*leanest} <= {*first}
+
+
+class Copied(Laws):
+    """Whose copies of activations take most of the time, unless blocks compute some of them again; to compute all of them takes longer still."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        made = super().law(names, size)
+        all_again, some_again = "recompute" in names, SPARSE in names
+        more = 0.1 if some_again else 5.0 if all_again or "activation_offload" in names else 0.0
+        return replace(made, seconds_per_update=made.seconds_per_update + more)
+
+
+def test_activations_elsewhere_are_tried_together_with_recomputation_where_neither_alone_is_faster() -> None:
+    laws, both = Copied(overhead=2.0), ["activation_offload", SPARSE]
+    room = laws.law(both, ROWS).reserved_bytes / MB + 10
+    search = replace(
+        searched(laws, room), may_add=lambda each: each.card.name in ("activation_offload", "recompute")
+    )
+    chosen = search.best()
+    assert chosen is not None and chosen.micro_batch == ROWS
+    assert {label(each) for each in chosen.techniques} > {*both}
 
 
 def test_batch_norm_keeps_the_window_whole() -> None:
