@@ -12,9 +12,9 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.graph_nodes import kind_of, line_of, made_by, squashed_by
 from snugfit.doctor.observe.internals import axis_of_softmax, script_as, size_of_result
 from snugfit.doctor.observe.script_events import ScoresAsLogits, WrongAxis
+from snugfit.doctor.observe.watchers.class_scores import look_at_padded_labels
 from snugfit.doctor.observe.watchers.own_calls import after_own_calls
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
-from snugfit.doctor.observe.watchers.watch_losses import look_at_padded_labels
 
 MOST_NUMBERS = 4_000_000
 _PICKED = "snugfit picked"
