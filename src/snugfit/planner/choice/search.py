@@ -230,6 +230,8 @@ class Search(Bounds):
             if away is not None:
                 self._look_if_faster(away)
             return
+        if room and self._misses_by_little(steps[turn]):  # what keeps some may need a little less
+            any(map(self._look_if_faster, reversed(steps[1:turn])))
         for added in steps[turn + 1 :]:
             if (room or moves_what_lasts(added)) and self._look_if_faster(added):
                 break
@@ -310,6 +312,11 @@ class Search(Bounds):
         """Return whether there is anything to save for those that are about states and gradients, which adapters hardly have."""
         little = one.bytes_of("optimizer", "gradients") <= _LITTLE * whole and not self._just_misses(one)
         return not (any(map(is_about_states, rungs)) and one.prediction.peak_by_kind and little)
+
+    def _misses_by_little(self, added: Techniques) -> bool:
+        """Return whether the window in one pass fits but for little of the memory."""
+        one = self._known(self._techniques(added), self._sizes[0])
+        return one is not None and one.prediction.most_bytes <= (1 + _LITTLE) * self.budget.usable
 
     def _just_misses(self, one: Candidate) -> bool:
         """Return whether a plan would fit without its states and gradients, so that little of them may be what it lacks."""
