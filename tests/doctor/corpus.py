@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import torch
 from torch import distributed
 
 from snugfit.doctor.findings import Finding
+from snugfit.doctor.observe import observe
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.log import Log
@@ -56,6 +58,7 @@ HERE = Path(__file__).resolve().parent
     )
 )
 MARK = "# <- here"
+_FORKS = re.compile(r"\bnum_workers=(?!0\b)")
 
 MISSED_AT_FIRST = {
     "averaged_not_saved_2": "an average that load_state_dict puts in looked like a checkpoint that is restored",
@@ -903,8 +906,11 @@ class Case:
     """What the doctor says of one script."""
 
     script: Path
-    log: Log
     findings: tuple[Finding, ...]
+    complete: bool
+    """Whether the script ran to its end."""
+    failure: str
+    """What the doctor itself failed with; "" if with nothing."""
 
     @property
     def pitfalls(self) -> list[str]:
@@ -949,10 +955,22 @@ class Case:
 
 
 def examine(script: Path) -> Case:
-    """Run a script in this process under observation, and undo what it did to torch; modules of its own are forgotten, which would be the next one's."""
+    """Run a script under observation: in this process, or in one of its own where it forks workers of a loader.
+
+    A fork of this process has the locks that another of its threads held, and none to let go of them: a worker may wait for ever.
+    """
+    if _FORKS.search(script.read_text()):
+        seen = observe([sys.executable, str(script)])
+        return Case(script, seen.findings, complete=seen.exit_code == 0, failure=seen.failure)
+    log = _watched_here(script)
+    return Case(script, diagnose([log]), complete=log.complete, failure=log.failure)
+
+
+def _watched_here(script: Path) -> Log:
+    """Undo what a script does to torch; modules of its own are forgotten, which would be the next one's."""
     namespaces = [(module, dict(vars(module))) for module in (distributed, torch.cpu)]
     try:
-        log = watch_script(script)
+        return watch_script(script)
     finally:
         for module, names in namespaces:
             vars(module).update(names)
@@ -962,4 +980,3 @@ def examine(script: Path) -> Case:
         for name, module in list(sys.modules.items()):
             if str(script.parent) in str(getattr(module, "__file__", None)):
                 del sys.modules[name]
-    return Case(script, log, diagnose([log]))

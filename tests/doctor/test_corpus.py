@@ -145,7 +145,7 @@ def _examine(script: Path) -> Case:
 )
 def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
     case = _examine(script)
-    assert case.log.failure == ""
+    assert case.failure == ""
     assert case.found, [finding.pitfall for finding in case.findings]
     assert case.at_the_mark is (script.stem not in AT_ANOTHER_LINE), [finding.where for finding in case.found]
     assert all(finding.what and finding.fix for finding in case.found)
@@ -180,8 +180,8 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
 )
 def test_nothing_certain_or_likely_is_found_on_a_clean_script_which_runs_to_its_end(script: Path) -> None:
     case = _examine(script)
-    assert case.log.failure == ""
-    assert case.log.complete
+    assert case.failure == ""
+    assert case.complete
     true = TRUE_AFTER_ALL.get(script.stem, "").partition(":")[0]
     ill = [finding for finding in case.findings if is_ill([finding]) and finding.pitfall != true]
     assert not ill, ill

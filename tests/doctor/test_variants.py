@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from textwrap import dedent, indent
 
 import pytest
 
 from snugfit.doctor.findings import Finding, is_ill
+from snugfit.doctor.observe import observe
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
 
@@ -448,8 +450,11 @@ for x in DataLoader(Rows(Jitter({own})), 10, num_workers=2, worker_init_fn={init
 def test_generators_of_transforms_and_of_modules_are_copied_into_workers(
     tmp_path: Path, item: str, own: bool, init: str | None, pitfall: str
 ) -> None:
-    ill = found(tmp_path, WORKERS.format(item=item, own=own, init=init))
-    assert set(ill) == ({pitfall} if pitfall else set())
+    script = tmp_path / "train.py"
+    script.write_text(BEGIN + WORKERS.format(item=item, own=own, init=init))
+    seen = observe([sys.executable, str(script)])  # no fork of this process, which has other threads
+    assert (seen.exit_code, seen.failure) == (0, "")
+    assert {each.pitfall for each in seen.findings if is_ill([each])} == ({pitfall} if pitfall else set())
 
 
 def at_cause(tmp_path: Path, text: str) -> tuple[dict[str, Finding], int]:
