@@ -325,6 +325,17 @@ def _computes(node: ast.AST, _: str) -> bool:
     return isinstance(node, ast.Call) and name not in {*_STARTS, *_HANDED} and not name[:1].isupper()
 
 
+def _diverges(node: ast.AST, _: str) -> bool:
+    """Return whether a sum has a square and an exponential in it, as the divergence from a normal distribution has, or such a divergence is called for."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func) == "kl_divergence"
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add | ast.Sub):
+        return False
+    names = {last_name(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
+    powers = any(isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow) for each in ast.walk(node))
+    return bool(names & {"exp", "log"}) and (powers or bool(names & {"pow", "square"}))
+
+
 def _calls_loss(node: ast.AST, _: str) -> bool:
     return isinstance(node, ast.Call) and bool(LOSS.search(last_name(node.func)))
 
@@ -411,7 +422,7 @@ KINDS: dict[str, Kind] = {
     ),
     "leakage": Kind(back=(named(re.compile("^(eval|val|test)"), _computes),), here=(_runs_nothing,)),
     "learning_rate": Kind(back=(keyword("lr", "learning_rate", "max_lr"),), here=(_makes_schedule,)),
-    "loss_terms": Kind(back=(_has_sum_for_reduction, _sums, _computes)),
+    "loss_terms": Kind(back=(_has_sum_for_reduction, _sums, _computes), here=(calls(frozenset(["kl_div"])),)),
     "no_gradient": Kind(back=(_stops_gradient,)),
     "non_finite_loss": Kind(back=(_unguarded, _fills_infinite, _divides)),
     "own_row_scored": Kind(back=(_computes,)),
@@ -450,10 +461,11 @@ KINDS: dict[str, Kind] = {
     "truncation": Kind(back=(keyword("max_length"),)),
     "unmasked_padding": Kind(back=(_leaves_mask_out, _reads_all_places, _reads_unmasked)),
     "unused_class": Kind(back=(_adds_one,), side=1),
+    "unknown_label": Kind(back=(keyword("blank"),)),
     "unscaled_inputs": Kind(back=(_gives_numbers,), side=0),
     "unscaled_targets": Kind(back=(named(LABELS, _makes),), side=1),
     "wrong_scores": Kind(back=(_computes,)),
-    "wrong_sign": Kind(back=(_computes,), here=(_negates,)),
+    "wrong_sign": Kind(back=(_diverges, _computes), here=(_negates,)),
     "wrong_axis": Kind(back=(calls(_AXIS | _SHAPES),), side=0),
 }
 """What causes a pitfall, by the pitfall."""

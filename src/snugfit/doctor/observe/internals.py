@@ -217,6 +217,42 @@ def saved(node: Any, name: str) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
+def axis_of_join(node: Any) -> int | None:
+    """Return the axis along which a node has joined tensors; None where it has not.
+
+    >>> axis_of_join(torch.cat([torch.ones(2, 1, requires_grad=True)] * 2, dim=-1).grad_fn)
+    -1
+    """
+    axis = getattr(node, "_saved_dim", None)
+    return _signed(axis) if isinstance(axis, int) and type(node).__name__.startswith("CatBackward") else None
+
+
+def axes_of_norm(node: Any) -> tuple[int, ...]:
+    """Return the axes along which a node has taken a length or a sum; () where it has not.
+
+    >>> values = torch.ones(2, 3, requires_grad=True).exp()
+    >>> axes_of_norm(torch.linalg.vector_norm(values, dim=0).grad_fn), axes_of_norm(values.sum(-1).grad_fn)
+    ((0,), (1,))
+    """
+    axes = getattr(node, "_saved_dim", None)
+    axes = (axes,) if isinstance(axes, int) else axes
+    if axes is None or not type(node).__name__.startswith(("LinalgVectorNorm", "Norm", "Sum")):
+        return ()
+    below = node.next_functions[0][0]
+    count = len(size_of_result(below)) or 1
+    return tuple(_signed(each) % count for each in axes)
+
+
+def exponent_of(node: Any) -> float | None:
+    """Return the number to which power a node has raised values; None where it is none, or another tensor.
+
+    >>> exponent_of(torch.ones(2, requires_grad=True).square().grad_fn)
+    2.0
+    """
+    exponent = getattr(node, "_saved_exponent", None)
+    return float(exponent) if isinstance(exponent, int | float) else None
+
+
 def is_used_up(node: Any) -> bool | None:
     """Return whether what a node keeps for the backward pass was given back after one; None where it keeps nothing.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from snugfit.doctor.observe.graph_nodes import is_log_probability, kind_of, line_of
-from snugfit.doctor.observe.internals import number_beside, saved
+from snugfit.doctor.observe.internals import exponent_of, number_beside, saved, size_of_result
 from snugfit.doctor.observe.loss_graph import Term, scores_summed
 
 MOST_NODES, MOST_STEPS, MOST_EDGES = 2000, 12, 64
@@ -124,10 +124,7 @@ def read_as_both(node: Any) -> Contradiction | None:
     is drawn is noise times the deviation.
     """
     nodes = list(_nodes(node, MOST_NODES))
-    users: dict[Any, list[Any]] = {}
-    for each in nodes:
-        for part, _ in each.next_functions:
-            users.setdefault(part, []).append(each)
+    users = _users_of(nodes)
     drawn: list[tuple[Any, Any, float]] = []
     diverging: list[tuple[Any, float]] = []
     for each in nodes:
@@ -149,6 +146,56 @@ def read_as_both(node: Any) -> Contradiction | None:
                 fix = "std = torch.exp(0.5 * logvar)   # where the divergence has logvar.exp()"
                 return Contradiction(line_of(exponential), "read_two_ways", what, fix)
     return None
+
+
+def squares_of_drawn(node: Any) -> list[GradientEdge]:
+    """Return the squares of the means of what is drawn, to which noise times a deviation is added, as the divergence from a normal distribution has them.
+
+    A mean whose square makes nothing but a sum of numbers is meant: squares of what is drawn, or of errors, are none.
+    """
+    nodes = list(_nodes(node, MOST_NODES))
+    users = _users_of(nodes)
+    means = set()
+    for each in nodes:
+        parts = [part for part, _ in each.next_functions]
+        if not kind_of(each).startswith("Add") or len(parts) != 2 or None in parts:
+            continue
+        for noise, mean in (parts, parts[::-1]):
+            if kind_of(noise) == "Mul" and _is_noise(noise) and size_of_result(mean) == size_of_result(noise):
+                means.add(_base(mean)[0])
+    return [
+        GradientEdge(each, 0)
+        for each in nodes
+        if _squared(each) is not None
+        and _base(_squared(each))[0] in means
+        and all(kind_of(user).startswith((*_SUMS, "Sum", "Mean")) for user in users.get(each, []))
+    ]
+
+
+def _squared(node: Any) -> Any:
+    """Return what a node is the square of, with a constant that is taken off it or not; None where it is no square."""
+    parts = [part for part, _ in node.next_functions]
+    if (kind_of(node) == "Pow" and exponent_of(node) == 2) or (
+        kind_of(node) == "Mul" and len(parts) == 2 and parts[0] is parts[1] and parts[0] is not None
+    ):
+        base = parts[0]
+    else:
+        return None
+    for _ in range(MOST_STEPS):
+        below = [part for part, _ in base.next_functions if part is not None]
+        if len(below) != 1 or not kind_of(base).startswith(("Sub", "Add", "Div")):
+            break
+        base = below[0]
+    return base
+
+
+def _users_of(nodes: Sequence[Any]) -> dict[Any, list[Any]]:
+    """Return for each node those that are computed of it."""
+    users: dict[Any, list[Any]] = {}
+    for each in nodes:
+        for part, _ in each.next_functions:
+            users.setdefault(part, []).append(each)
+    return users
 
 
 def _nodes(node: Any, most: int) -> list[Any]:

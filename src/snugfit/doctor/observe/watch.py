@@ -11,16 +11,19 @@ from snugfit.doctor.observe.watchers.watch_attention import watch_attention
 from snugfit.doctor.observe.watchers.watch_copies import NoiseDrawn, watch_copies
 from snugfit.doctor.observe.watchers.watch_cuts import watch_cuts
 from snugfit.doctor.observe.watchers.watch_distributions import watch_distributions
+from snugfit.doctor.observe.watchers.watch_divergences import DivergenceWatch
 from snugfit.doctor.observe.watchers.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watchers.watch_files import watch_files
 from snugfit.doctor.observe.watchers.watch_hand_losses import watch_hand_losses
 from snugfit.doctor.observe.watchers.watch_inputs import InputWatch
+from snugfit.doctor.observe.watchers.watch_likenesses import LikenessWatch
 from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders, watch_scales
 from snugfit.doctor.observe.watchers.watch_log import Recorder, callers
 from snugfit.doctor.observe.watchers.watch_losses import watch_losses, watch_other_losses
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_nearest import watch_nearest
 from snugfit.doctor.observe.watchers.watch_numbers import watch_numbers
+from snugfit.doctor.observe.watchers.watch_paths import watch_paths
 from snugfit.doctor.observe.watchers.watch_places import PlaceWatch
 from snugfit.doctor.observe.watchers.watch_products import watch_products
 from snugfit.doctor.observe.watchers.watch_ranks import watch_ranks
@@ -58,7 +61,8 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     recorder.on_wake = updates.woken
     signs = SignWatch(recorder, hooked=lambda: modules.dependence.hooked)
     signs.install(patches)
-    places = PlaceWatch(recorder)
+    places, likenesses = PlaceWatch(recorder), LikenessWatch(recorder)
+    likenesses.install(patches)
     modules.companions = [
         RowWatch(
             recorder,
@@ -71,6 +75,8 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         SettingWatch(recorder),
         places,
         InputWatch(recorder, rows_drawn=lambda: modules.rows_drawn),
+        likenesses,
+        DivergenceWatch(recorder),
     ]
     modules.install(patches)
     watch_states(recorder, modules, patches)
@@ -83,6 +89,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_nearest(recorder, modules, patches)
     watch_copies(recorder, noise, patches)
     watch_other_losses(recorder, gradients, modules, patches)
+    watch_paths(recorder, patches)
     watch_distributions(recorder, patches)
     watch_squashes(recorder, modules, patches)
     watch_attention(recorder, places, patches)

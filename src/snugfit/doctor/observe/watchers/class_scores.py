@@ -23,7 +23,6 @@ from snugfit.doctor.observe.script_events import (
 from snugfit.doctor.observe.term_events import OwnRowScored
 from snugfit.doctor.observe.text_events import MaskedTokens
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
-from snugfit.doctor.observe.watchers.watch_squashes import scaled_by_columns
 
 _SLACK = 1e-3
 LEAST_LIKE = 8
@@ -133,11 +132,6 @@ def look_at_likenesses(recorder: Recorder, scores: Tensor, target: Tensor) -> No
     if not square or target.shape != (rows,) or target.is_floating_point():
         return
     values, own = scores.detach().float(), scores.detach().float().diagonal()
-    at = scaled_by_columns(scores.grad_fn)
-    if at:
-        what = f"rows are scaled to a length of 1 over all {rows} rows, and their likenesses to each other are no cosines"
-        fix = "rows = F.normalize(rows, dim=-1)"
-        recorder.add(WrongAxis(at, recorder.log.updates, "the scaling before the likenesses", what, fix))
     places = torch.arange(rows, device=target.device)
     largest = bool((own >= values.amax(1) - _SLACK).all()) and float(own.max() - own.min()) <= _SLACK * float(
         own.abs().max()

@@ -37,6 +37,8 @@ REST_SECONDS = 0.02
 """An update that takes longer is looked at whatever it costs, which is little beside it."""
 MOST_SLOW = 8
 """So many slow ones in turn are slow by themselves."""
+LEAST_STEPS, LONGEST = 3, 4
+"""Updates are looked at in detail until each optimizer that steps has made so many steps, and at most so many times as long as said."""
 CLOSE_LOOKS = 8
 """After the first updates, one of so many is looked at closely."""
 TOO_DEEP = "some calls near Python's limit of recursion"
@@ -232,6 +234,7 @@ class Recorder:
 
     Attributes:
         updates_made: steps of the optimizer that made most, those under a profiler too.
+        fewest_steps: of the optimizer that made fewest, of those that made any, as the generator's where a critic makes five for each of its own.
         blind: whether nothing is looked at, since a profiler was seen and no step has followed it.
         optimized: how many parameters were given to optimizers.
         looking: whether the observer is at work now, so that what is called is its own doing.
@@ -290,7 +293,7 @@ class Recorder:
         self._inherited: int | None = None
         self._stop_after = stop_after
         self.quiet = 0
-        self.updates_made = 0
+        self.updates_made = self.fewest_steps = 0
         self.blind = False
         self._unseen_updates = 0
         self._steps = self._renewed = self._detailed_until = 0
@@ -461,8 +464,9 @@ class Recorder:
         """Note that as many updates were made as the optimizer that made most has made, and how closely the next one is looked at."""
         self.log.updates = self.updates_made
         self._steps += 1
-        first = self.log.updates - self._unseen_updates < self.detailed_updates
-        self.detailed = first or self._steps < self._detailed_until
+        seen = self.log.updates - self._unseen_updates
+        rare = 0 < self.fewest_steps < LEAST_STEPS and seen < LONGEST * self.detailed_updates
+        self.detailed = seen < self.detailed_updates or self._steps < self._detailed_until or rare
         self.close = self.detailed or self.log.updates % CLOSE_LOOKS == 0
 
     @property

@@ -208,7 +208,7 @@ def _tell(
 def watch_other_losses(
     recorder: Recorder, gradients: Gradients, modules: ModuleWatch, patches: Patches
 ) -> None:
-    """Record what losses of pairs and of paths get."""
+    """Record what losses of pairs get."""
 
     def of_pairs(name: str) -> Callable[[_Call], _Call]:
         def wrapped(original: _Call) -> _Call:
@@ -232,41 +232,8 @@ def watch_other_losses(
 
         return wrapped
 
-    def of_paths(original: _Call) -> _Call:
-        def ctc_loss(log_probs: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
-            looked = (
-                recorder.detailed
-                and isinstance(log_probs, Tensor)
-                and not torch.compiler.is_dynamo_compiling()
-            )
-            if looked and recorder.active:
-                with recorder.guard():
-                    if log_probs.dim() == 3 and kind_of_scores(log_probs, 2) != "log probabilities":
-                        recorder.add(replace(simple_loss(recorder, "ctc_loss", "", True), given="raw scores"))
-                    _look_at_blanks(recorder, targets, args, kwargs)
-            return original(log_probs, targets, *args, **kwargs)
-
-        return ctc_loss
-
     for name in (*_SIGNED, _COUNTS):
         patches.wrap(functional, name, of_pairs(name))
-    patches.wrap(functional, "ctc_loss", of_paths)
-
-
-def _look_at_blanks(recorder: Recorder, targets: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Note texts that contain the number of the blank, which no path writes; what pads them does not count."""
-    lengths = kwargs.get("target_lengths", args[1] if len(args) > 1 else None)
-    blank = kwargs.get("blank", args[2] if len(args) > 2 else 0)
-    if not isinstance(targets, Tensor) or lengths is None:
-        return
-    texts, counts = targets.detach().cpu(), torch.as_tensor(lengths).cpu()
-    if texts.dim() == 2:
-        texts = texts[torch.arange(texts.shape[1]) < counts.reshape(-1, 1)]
-    blanks = int((texts == blank).sum())
-    if blanks:
-        what = f"{blanks} of the {texts.numel()} labels that ctc_loss gets are {blank}, which is the number of its blank: no path writes them."
-        fix = "labels = labels + 1   # 0 is the blank; or blank=classes - 1"
-        recorder.add(Fault(where(), recorder.log.updates, "unknown_label", what, fix, 2, certain=True))
 
 
 def _remember(

@@ -18,7 +18,13 @@ from snugfit.doctor.observe.dependence import is_noticed
 from snugfit.doctor.observe.loss_graph import Term, is_penalty, terms_of
 from snugfit.doctor.observe.overwritten_names import last_set
 from snugfit.doctor.observe.run_events import Fault
-from snugfit.doctor.observe.term_signs import likelihoods_below, losses_below, overlap_over_sum, read_as_both
+from snugfit.doctor.observe.term_signs import (
+    likelihoods_below,
+    losses_below,
+    overlap_over_sum,
+    read_as_both,
+    squares_of_drawn,
+)
 from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, line_in, where
 
 _Call = Callable[..., Any]
@@ -55,7 +61,7 @@ class SignWatch(Companion):
         self._maker = self._judge = 0
         self._judged: list[_Judged] = []
         self._pushes: list[_Push] = []
-        self._of_judge: dict[tuple[int, int], bool] = {}
+        self._of_judge: dict[tuple[int, int], _Push] = {}
         self._entropies: list[GradientEdge] = []
         self._policies = self._adversarial = False
         self._falling = self._added = 0
@@ -135,11 +141,12 @@ class SignWatch(Companion):
         for push in pushes:
             holds = [self._holds(own, number) for number in (push.judge, push.maker)]
             if holds == [True, False] or (holds[0] and not push.maker):
-                self._of_judge[push.judge, push.maker] = push.up
+                self._of_judge[push.judge, push.maker] = push
             elif push.maker and holds == [False, True]:
                 fake, real = (self._of_judge.get((push.judge, each)) for each in (push.maker, 0))
-                if fake is not None and real is not None and fake is not real and push.up is fake:
-                    self._note_adversary(push)
+                if fake and real and fake.up is not real.up and push.up is fake.up:
+                    # real scores go up by nearly all custom: what does otherwise is the one with the wrong sign
+                    self._note_adversary(push, push.at if real.up else real.at)
 
     def _holds(self, own: set[int], number: int) -> bool:
         """Return whether an optimizer has a parameter of a model."""
@@ -148,7 +155,7 @@ class SignWatch(Companion):
         )
         return module is not None and any(self._recorder.number(each) in own for each in module.parameters())
 
-    def _note_adversary(self, push: _Push) -> None:
+    def _note_adversary(self, push: _Push, at: str) -> None:
         way = "up" if push.up else "down"
         what = (
             f"Both the model that makes rows and the one that judges them push the scores of made rows {way}, and scores of real ones the other way: "
@@ -156,7 +163,7 @@ class SignWatch(Companion):
         )
         fix = "generator_loss = criterion(discriminator(fake), real_label)   # what real rows have; or -discriminator(fake).mean()"
         self._recorder.add(
-            Fault(push.at, self._recorder.log.updates, "wrong_sign", what, fix, LEAST_SEEN, certain=True)
+            Fault(at, self._recorder.log.updates, "wrong_sign", what, fix, LEAST_SEEN, certain=True)
         )
 
     def _look_at_entropies(self, value: Tensor) -> None:
@@ -204,6 +211,11 @@ class SignWatch(Companion):
         if overlap is not None and _way(value, overlap) is False:
             what = "The overlap of the prediction and the mask falls with the loss."
             fix = "loss = 1 - dice"
+            self._recorder.add(Fault(at, update, "wrong_sign", what, fix, LEAST_SEEN, certain=True))
+        squares = squares_of_drawn(value.grad_fn)
+        if squares and all(_way(value, each) is True for each in squares):
+            what = "The divergence of what is drawn from its prior is taken off the loss: the squares of the means grow with each step, without bound."
+            fix = "divergence = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())\nloss = reconstruction + divergence"
             self._recorder.add(Fault(at, update, "wrong_sign", what, fix, LEAST_SEEN, certain=True))
         if len(terms) > 1 and any(each.factor < -_PENALTY and is_penalty(each.node) for each in terms):
             what = "A penalty of the size of weights is taken off the loss: they grow with it."

@@ -20,7 +20,6 @@ from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
 _OVER_ROWS = "snugfit softmax over the rows"
-_OF_COLUMNS = "snugfit scaled by columns"
 _NAMES = ("softmax", "log_softmax", "sigmoid")
 _OF_POSITIVES = ("log", "log2", "log10", "sqrt", "rsqrt")
 _UNBOUNDED = ("pow", "exp", "reciprocal", "std", "var", "acos", "asin")
@@ -66,36 +65,12 @@ def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -
             patches.wrap(owner, name, limited)
         script_as(getattr(torch, name), in_c)
     patches.wrap(Tensor, "__pow__", limited)
-    patches.wrap(functional, "normalize", after_own_calls(recorder, _mark_columns))
     for owner, names in ((Tensor, _NAMES), (torch, _NAMES), (functional, ("logsigmoid",))):
         for name in names:
             in_c = getattr(owner, name)
             patches.wrap(owner, name, squashing)
             if owner is not Tensor:
                 script_as(getattr(owner, name), in_c)
-
-
-def _mark_columns(_: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> None:
-    """Mark what `normalize` has scaled to a length of 1 over its first axis."""
-    dim = args[2] if len(args) > 2 else kwargs.get("dim", 1)
-    metadata = getattr(result.grad_fn, "metadata", None)
-    if metadata is not None and result.dim() == 2 and dim in (0, -2):
-        metadata[_OF_COLUMNS] = where()
-
-
-def scaled_by_columns(node: Any, most: int = 64) -> str:
-    """Return where rows that are multiplied with each other, to what is given, were scaled over all rows and not each by itself; "" where they were not."""
-    todo, seen = [node], set[Any]()
-    while todo and len(seen) < most:
-        node = todo.pop(0)
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        place = (getattr(node, "metadata", None) or {}).get(_OF_COLUMNS)
-        if place:
-            return str(place)
-        todo += [each for each, _ in node.next_functions]
-    return ""
 
 
 def look_at_infinities(recorder: Recorder, name: str, given: Tensor, result: Any) -> None:

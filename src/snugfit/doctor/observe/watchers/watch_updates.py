@@ -494,8 +494,7 @@ class UpdateWatch:
             if state is None or self._depth:
                 return
             if self.recorder.rests:
-                self._steps[number] = self._steps.get(number, 0) + 1
-                self.recorder.updates_made = max(self._steps.values())
+                self._count_step(number)
                 self.modules.rested(optimizer)
                 self.recorder.count_updates()
                 self._end_step()
@@ -504,8 +503,7 @@ class UpdateWatch:
             looked = self.recorder.active
             if not looked and not self.recorder.blind:
                 return
-            self._steps[number] = self._steps.get(number, 0) + 1
-            self.recorder.updates_made = max(self._steps.values())
+            self._count_step(number)
             if not looked and self.recorder.opens_eyes():
                 self._resume(number)
             if looked:
@@ -516,6 +514,11 @@ class UpdateWatch:
                 if self.recorder.updates_made % FROZEN_LOOKS == 0:
                     self.finish()
             self._end_step()
+
+    def _count_step(self, number: int) -> None:
+        self._steps[number] = self._steps.get(number, 0) + 1
+        counts = self._steps.values()
+        self.recorder.updates_made, self.recorder.fewest_steps = max(counts), min(counts)
 
     def _end_step(self) -> None:
         self.recorder.plan_rest()
