@@ -852,6 +852,33 @@ MISSED_OF_TWELFTH_HAND = (
 )
 """Faults of `twelfth_hand` that they missed, named otherwise, or found as worth a look alone."""
 
+MENDED_OF_TWELFTH_HAND = (
+    "finetune_leaves_2",
+    "kd_routes_2",
+    "moco_gestures_1",
+    "moco_gestures_3",
+    "tcn_power_1",
+    "tcn_power_2",
+    "vae_strokes_1",
+    "wgan_spiral_3",
+)
+"""Of those, what is found at a marked line since, by checks that were written for its kind."""
+
+AT_THE_LINE_OF_TWELFTH_HAND = ("ctc_morse_1", "ctc_morse_3")
+"""Those that were found at another line, and are said at a marked one since."""
+
+NEAR_FAULTS_OF_TWELFTH_HAND = (
+    "ctc_morse_twin",
+    "finetune_leaves_twin",
+    "kd_routes_twin",
+    "kd_routes_twin2",
+    "moco_gestures_twin",
+    "tcn_power_twin",
+    "wgan_spiral_twin",
+    "wgan_spiral_twin2",
+)
+"""Clean scripts of `twelfth_hand` that are as near to a fault as any to what was written after it."""
+
 ALARMS_OF_TWELFTH_HAND = (
     "a2c_ferry_twin2",
     "charlm_resume_twin",

@@ -22,6 +22,7 @@ from tests.doctor.corpus import (
     AT_THE_LINE_OF_ELEVENTH_HAND,
     AT_THE_LINE_OF_NINTH_HAND,
     AT_THE_LINE_OF_TENTH_HAND,
+    AT_THE_LINE_OF_TWELFTH_HAND,
     EIGHTH_HAND,
     ELEVENTH_HAND,
     ELSEWHERE_AT_FIRST,
@@ -53,6 +54,7 @@ from tests.doctor.corpus import (
     MENDED_OF_NINTH_HAND,
     MENDED_OF_TENTH_HAND,
     MENDED_OF_THIRD_HAND,
+    MENDED_OF_TWELFTH_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_EIGHTH_HAND,
     MISSED_OF_ELEVENTH_HAND,
@@ -64,6 +66,7 @@ from tests.doctor.corpus import (
     MISSED_OF_TWELFTH_HAND,
     NEAR_FAULTS_OF_NINTH_HAND,
     NEAR_FAULTS_OF_TENTH_HAND,
+    NEAR_FAULTS_OF_TWELFTH_HAND,
     NINTH_HAND,
     NO_CHECK_OF_FOURTH_HAND,
     OTHERWISE_NAMED,
@@ -140,6 +143,11 @@ def _examine(script: Path) -> Case:
             for each in FAULTY_OF_ELEVENTH_HAND
             if each.stem in (*MENDED_OF_ELEVENTH_HAND, *AT_THE_LINE_OF_ELEVENTH_HAND)
         ),
+        *(
+            each
+            for each in scripts("twelfth_hand/faulty")
+            if each.stem in (*MENDED_OF_TWELFTH_HAND, *AT_THE_LINE_OF_TWELFTH_HAND)
+        ),
     ],
     ids=_stem,
 )
@@ -173,7 +181,8 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
         *(
             each
             for each in scripts("twelfth_hand/clean")
-            if each.stem in set(ALARMS_OF_TWELFTH_HAND) - set(MEASURED_IN_SECONDS)
+            if each.stem
+            in set(ALARMS_OF_TWELFTH_HAND + NEAR_FAULTS_OF_TWELFTH_HAND) - set(MEASURED_IN_SECONDS)
         ),
     ],
     ids=_stem,
@@ -344,6 +353,9 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     assert set(MENDED_OF_ELEVENTH_HAND) < set(MISSED_OF_ELEVENTH_HAND)
     assert set(AT_THE_LINE_OF_ELEVENTH_HAND) <= set(ELSEWHERE_OF_ELEVENTH_HAND)
     assert set(ALARMS_OF_ELEVENTH_HAND) < set(expected(ELEVENTH_HAND)["clean"])
+    assert set(MENDED_OF_TWELFTH_HAND) < set(MISSED_OF_TWELFTH_HAND)
+    assert set(AT_THE_LINE_OF_TWELFTH_HAND) < set(ELSEWHERE_OF_TWELFTH_HAND)
+    assert set(NEAR_FAULTS_OF_TWELFTH_HAND) < set(expected(TWELFTH_HAND)["clean"])
     assert set(ALARMS_OF_TWELFTH_HAND) < set(expected(TWELFTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 

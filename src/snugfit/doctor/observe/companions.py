@@ -44,8 +44,8 @@ class Companion:
     def ended(self, given: ModuleOutput) -> None:
         """Look at what a model, or a part of one, gave."""
 
-    def scored(self, target: Tensor) -> None:
-        """Look at the targets, without a graph, of scores that have one."""
+    def scored(self, scores: Tensor, target: Tensor) -> None:
+        """Look at scores that have a graph, and at their targets, which have none."""
 
     def lost(self, loss: LossCall) -> None:
         """Look at the call of a loss function whose result has a graph."""

@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.graph_nodes import line_of, mixing_line
-from snugfit.doctor.observe.internals import is_beside_mask, size_of_result
+from snugfit.doctor.observe.internals import is_beside_mask, padded_behind, size_of_result
 
 MOST_NODES = 20_000
 
@@ -127,6 +127,23 @@ def mixed_at(node: Any, length: int) -> str:
         if line:
             return line
         todo += [each for each, _ in node.next_functions]
+    return ""
+
+
+def looks_ahead_at(node: Any) -> str:
+    """Return the line of the last convolution of places that a score was computed from which was padded behind them, and not cut there; "" where none is known."""
+    todo: list[tuple[Any, Any, str]] = [(node, None, "")]
+    seen = set[Any]()
+    while todo and len(seen) < MOST_NODES:
+        node, user, line = todo.pop(0)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        line = mixing_line(node) or line
+        cut = user is not None and type(user).__name__.startswith("Slice")
+        if padded_behind(node) and line and not cut:
+            return line
+        todo += [(each, node, line) for each, _ in node.next_functions]
     return ""
 
 

@@ -243,6 +243,23 @@ def axes_of_norm(node: Any) -> tuple[int, ...]:
     return tuple(_signed(each) % count for each in axes)
 
 
+def padded_behind(node: Any) -> bool:
+    """Return whether a node has put something behind the last place of rows, or is a convolution that does so.
+
+    >>> values = torch.ones(2, 3, 8, requires_grad=True).exp()
+    >>> layers = torch.nn.Conv1d(3, 3, 3, padding=1), torch.nn.Conv1d(3, 3, 3), torch.nn.ConstantPad1d((2, 0), 0.0)
+    >>> [padded_behind(layer(values).grad_fn) for layer in layers]
+    [True, False, False]
+    """
+    kind = type(node).__name__
+    if kind.startswith("ConstantPad"):
+        pads = getattr(node, "_saved_pad", ())
+        return len(pads) > 1 and pads[1] > 0
+    if kind.startswith("Convolution"):
+        return any(each > 0 for each in getattr(node, "_saved_padding", ()))
+    return kind.startswith(("ReplicationPad", "ReflectionPad"))
+
+
 def exponent_of(node: Any) -> float | None:
     """Return the number to which power a node has raised values; None where it is none, or another tensor.
 

@@ -32,6 +32,7 @@ from snugfit.doctor.observe.watchers.watch_rows import RowWatch
 from snugfit.doctor.observe.watchers.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watchers.watch_scores import watch_scores
 from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
+from snugfit.doctor.observe.watchers.watch_series import SeriesWatch
 from snugfit.doctor.observe.watchers.watch_settings import SettingWatch
 from snugfit.doctor.observe.watchers.watch_signs import SignWatch
 from snugfit.doctor.observe.watchers.watch_squashes import watch_squashes
@@ -77,6 +78,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         InputWatch(recorder, rows_drawn=lambda: modules.rows_drawn),
         likenesses,
         DivergenceWatch(recorder),
+        SeriesWatch(recorder, hooked=lambda: modules.dependence.hooked),
     ]
     modules.install(patches)
     watch_states(recorder, modules, patches)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.run_events import LayerMadeAnew
-from snugfit.doctor.observe.script_events import Backward, Forward, Step
+from snugfit.doctor.observe.script_events import Backward, Forward, OptimizerBuilt, Step
 
 LEAST_UPDATES = 3
 LEAST_PASSES = 8
@@ -23,6 +23,17 @@ def named(parameters: Sequence[ParameterSeen]) -> str:
 
 def _in_optimizers(log: Log) -> set[int]:
     return {number for optimizer in log.optimizers for number in optimizer.parameters}
+
+
+def _in_last_optimizers(log: Log) -> set[int]:
+    """Return the numbers of the parameters of those optimizers that have stepped since the last one was built."""
+    stepping: set[int] = set()
+    for event in log.events:
+        if isinstance(event, OptimizerBuilt):
+            stepping.clear()
+        elif isinstance(event, Step):
+            stepping.add(event.optimizer)
+    return {number for each in log.optimizers if each.id in stepping for number in each.parameters}
 
 
 def _home(log: Log, parameters: Sequence[ParameterSeen]) -> str:
@@ -285,9 +296,22 @@ def not_frozen(log: Log) -> list[Finding]:
 
 def not_in_optimizer(log: Log) -> list[Finding]:
     """Detect parameters that get gradients and that no optimizer knows."""
-    used = _in_optimizers(log)
-    outside = [e for e in log.parameters if e.outside >= 2 and e.id not in used and not e.moved_outside]
+    used, stepping = _in_optimizers(log), _in_last_optimizers(log)
+    outside = [e for e in log.parameters if e.outside >= 2 and e.id not in stepping and not e.moved_outside]
     findings = []
+    left = [each for each in outside if each.frozen_at_build and each.id in used]
+    if left:
+        findings.append(
+            Finding(
+                "not_in_optimizer",
+                Certainty.CERTAIN,
+                f"{len(left)} parameters were frozen when the last optimizer was built, and train again: the one that had them before steps no more.",
+                log.optimizers[-1].at,
+                (named(left), f"they had gradients in {left[0].outside} updates"),
+                'optimizer.add_param_group({"params": [p for p in unfrozen.parameters()], "lr": lr})',
+            )
+        )
+    outside = [each for each in outside if each.id not in used]
     late = [each for each in outside if each.frozen_at_build]
     if late:
         findings.append(

@@ -36,7 +36,7 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
     )
     if looked:
         for companion in modules.companions:
-            companion.scored(target)
+            companion.scored(scores, target)
     if not looked or batch is None:
         return
     plain = all(each.layout is torch.strided and not each.is_nested for each in (batch, target))

@@ -54,7 +54,7 @@ class InputWatch(Companion):
                 Fault(at, self._recorder.log.updates, "mismatched_rows", what, fix, LEAST_SEEN, certain=True)
             )
 
-    def scored(self, target: Tensor) -> None:
+    def scored(self, _scores: Tensor, target: Tensor) -> None:
         if not self._inputs or not self._reads_tables():
             return
         for each in self._inputs:

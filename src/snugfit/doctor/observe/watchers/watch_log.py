@@ -296,7 +296,7 @@ class Recorder:
         self.updates_made = self.fewest_steps = 0
         self.blind = False
         self._unseen_updates = 0
-        self._steps = self._renewed = self._detailed_until = 0
+        self._steps = self._behind = self._renewed = self._detailed_until = 0
         self.optimizers: dict[int, OptimizerSeen] = {}
         self.loaders: dict[int, LoaderSeen] = {}
         self.parameters: dict[int, ParameterSeen] = {}
@@ -448,7 +448,7 @@ class Recorder:
         self._last_step = now
         rests = (
             self.log.updates >= REST_AFTER
-            and self.log.updates % REST_EVERY >= LOOKED
+            and self._turn % REST_EVERY >= LOOKED
             and self._slow < MOST_SLOW
             and self._steps >= self._awake_until
             and not (self.detailed or self.blind)
@@ -462,12 +462,18 @@ class Recorder:
 
     def count_updates(self) -> None:
         """Note that as many updates were made as the optimizer that made most has made, and how closely the next one is looked at."""
+        self._behind = self._behind + 1 if self.log.updates == self.updates_made else 0
         self.log.updates = self.updates_made
         self._steps += 1
         seen = self.log.updates - self._unseen_updates
         rare = 0 < self.fewest_steps < LEAST_STEPS and seen < LONGEST * self.detailed_updates
         self.detailed = seen < self.detailed_updates or self._steps < self._detailed_until or rare
-        self.close = self.detailed or self.log.updates % CLOSE_LOOKS == 0
+        self.close = self.detailed or self._turn % CLOSE_LOOKS == 0
+
+    @property
+    def _turn(self) -> int:
+        """Return how many updates were made, and steps since by an optimizer that has made fewer, as that of a later phase."""
+        return self.log.updates + self._behind
 
     @property
     def rests(self) -> bool:

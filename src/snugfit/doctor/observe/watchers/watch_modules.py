@@ -113,6 +113,7 @@ class ModuleWatch:
         self.drawn: list[Tensor] = []
         self.rows_in_batch = 0
         self._in_optimizers: tuple[int, set[int]] = (0, set())
+        self._stepping: set[int] = set()
         self._batch: weakref.ref[Tensor] | None = None
         self.scored_inputs: dict[str, list[int]] = {}
         self.time_first: TimeFirst | None = None
@@ -542,6 +543,7 @@ class ModuleWatch:
         log.follows_at = log.follows_at or line_that_follows()
         if not log.updates:
             look_at_source(self.recorder)
+        self._stepping.clear()
         self.recorder.frozen_at_build = {
             number(each) for module in list(self._all.values()) for each in module._parameters.values()
             if each is not None and not each.requires_grad
@@ -552,13 +554,15 @@ class ModuleWatch:
         self.rows.stepped()
         if not self.recorder.detailed:
             self.drawn = []  # no other batch may come to take its place
+        by = self.recorder.number(optimizer)
+        self._stepping.add(by)
         used = self._used()
         if self.recorder.detailed and not self._aliased:
             self._aliased = look_for_aliases(self.recorder)
         if self.recorder.close:
+            used = used - self._left_behind()
             self.outsiders.count_strays(used)
             self._moved.clear()
-        by = self.recorder.number(optimizer)
         for reference, seen in self._roots.values():
             module = reference()
             if module is None:
@@ -571,6 +575,13 @@ class ModuleWatch:
                 self.weights.stepped(module, anew=self.recorder.close)
             if self.recorder.close and (trained or module.training):
                 self.outsiders.count(module.parameters(), used)
+
+    def _left_behind(self) -> set[int]:
+        """Return the numbers of parameters that were frozen when the last optimizer was built, and that only optimizers have which have not stepped since."""
+        stepping = [
+            self.recorder.optimizers[each] for each in self._stepping & self.recorder.optimizers.keys()
+        ]
+        return self.recorder.frozen_at_build.difference(*(each.parameters for each in stepping))
 
     def rested(self, optimizer: Any) -> None:
         """Remember the weights alone after a step in an update that rests: an evaluation is compared with them."""

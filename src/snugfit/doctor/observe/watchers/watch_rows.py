@@ -102,7 +102,7 @@ class RowWatch(Companion):
                 edge = get_gradient_edge(each)
                 self._calls.append(Call(code.co_filename, frame.f_lineno, end, edge, axis, each.shape))
 
-    def scored(self, target: Tensor) -> None:
+    def scored(self, _scores: Tensor, target: Tensor) -> None:
         output, batch, calls = self._output, self._batch, self._calls
         if output is None or batch is None or not calls or target.dim() == 0:
             return
