@@ -39,6 +39,26 @@ def test_a_divergence_from_the_prior_is_added(tmp_path: Path, loss: str, pitfall
     told(tmp_path, DRAWN + looped(BATCH + loss), pitfall)
 
 
+WHOLE = "kl = -0.5 * torch.sum(1 + s - m ** 2 - s.exp())"
+
+
+@pytest.mark.parametrize(
+    ("loss", "pitfall"),
+    [
+        (NOISE + "fit = F.mse_loss(dec(z), x)\n" + WHOLE + "  # cause\nloss = (fit + kl) / len(x)", "loss_terms"),
+        (NOISE + WHOLE + "  # cause\nloss = (kl + F.binary_cross_entropy_with_logits(dec(z), x)).div(32)", "loss_terms"),
+        (NOISE + "fit = (dec(z) - x).pow(2).mean()\n" + WHOLE + "  # cause\ntotal = fit + 2 * kl\nloss = total / x.size(0)", "loss_terms"),
+        (NOISE + WHOLE + "  # cause\nloss = (F.l1_loss(dec(z), x) + kl) * 0.5 / 32", "loss_terms"),
+        (NOISE + "fit = F.mse_loss(dec(z), x, reduction='sum')\n" + WHOLE + "\nloss = (fit + kl) / len(x)", ""),
+        (NOISE + "fit = F.mse_loss(dec(z), x)\n" + WHOLE + "\nloss = fit + kl / len(x)", ""),
+    ],
+)  # fmt: skip
+def test_a_mean_beside_a_sum_is_seen_where_both_are_divided_by_the_rows(
+    tmp_path: Path, loss: str, pitfall: str
+) -> None:
+    told(tmp_path, DRAWN + looped(BATCH + loss), pitfall)
+
+
 TAUGHT = """
 big, small = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 5)), nn.Linear(6, 5)
 optimizer = torch.optim.Adam(small.parameters(), lr=1e-3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any
@@ -234,7 +234,7 @@ def axes_of_norm(node: Any) -> tuple[int, ...]:
     >>> axes_of_norm(torch.linalg.vector_norm(values, dim=0).grad_fn), axes_of_norm(values.sum(-1).grad_fn)
     ((0,), (1,))
     """
-    axes = getattr(node, "_saved_dim", None)
+    axes: Any = getattr(node, "_saved_dim", None)
     axes = (axes,) if isinstance(axes, int) else axes
     if axes is None or not type(node).__name__.startswith(("LinalgVectorNorm", "Norm", "Sum")):
         return ()
@@ -253,7 +253,7 @@ def padded_behind(node: Any) -> bool:
     """
     kind = type(node).__name__
     if kind.startswith("ConstantPad"):
-        pads = getattr(node, "_saved_pad", ())
+        pads: Sequence[int] = getattr(node, "_saved_pad", ())
         return len(pads) > 1 and pads[1] > 0
     if kind.startswith("Convolution"):
         return any(each > 0 for each in getattr(node, "_saved_padding", ()))

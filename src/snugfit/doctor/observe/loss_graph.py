@@ -75,6 +75,8 @@ def sum_beside_mean(loss: Tensor, rows: int, scale: float = 1.0) -> Term | None:
     if rows < LEAST_ROWS or loss.numel() != 1:
         return None
     terms = terms_of(loss.grad_fn, 1 / scale)
+    if all(rows in each.divisors for each in terms):  # the whole is divided by the rows, a mean in it again
+        terms = [_multiplied(each, rows) for each in terms]
     means = [
         each.node
         for each in terms
@@ -88,6 +90,13 @@ def sum_beside_mean(loss: Tensor, rows: int, scale: float = 1.0) -> Term | None:
             if abs(factor) >= LEAST_FACTOR and any(below & _below(mean) for mean in means):
                 return term._replace(factor=factor)
     return None
+
+
+def _multiplied(term: Term, rows: int) -> Term:
+    """Return a term that was divided by the rows as it was before."""
+    divisors = list(term.divisors)
+    divisors.remove(rows)
+    return term._replace(factor=term.factor * rows, divisors=tuple(divisors))
 
 
 def terms_of(node: Any, factor: float = 1.0) -> list[Term]:
