@@ -69,7 +69,7 @@ class Scarce:
 def released(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     """Devices whose memory was given back, without the collection of garbage, which takes longer than all else here."""
     devices: list[torch.device] = []
-    monkeypatch.setattr("snugfit.step.micro_batch_sizes.release_memory", devices.append)
+    monkeypatch.setattr("snugfit.step.out_of_memory.release_memory", devices.append)
     return devices
 
 

@@ -26,9 +26,10 @@ from snugfit.kit.precision.product_rounding import products_as_chosen
 from snugfit.step.gather import joining, rows_of_all_ranks
 from snugfit.step.metrics.byte_perplexity import BytePerplexity
 from snugfit.step.metrics.metric import AnyMetric, Metric, make_metric, perplexity, seen_by
-from snugfit.step.micro_batch_sizes import Replan, first_line, sizes
+from snugfit.step.micro_batch_sizes import sizes
 from snugfit.step.model_checks.row_outputs import join_outputs
 from snugfit.step.module_modes import eval_mode
+from snugfit.step.out_of_memory import Replan, first_line
 from snugfit.step.step_views import ScoredStep
 from snugfit.strategies.base import Strategy
 from snugfit.system.memory import is_out_of_memory, release_memory

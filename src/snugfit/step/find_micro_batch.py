@@ -14,8 +14,9 @@ from snugfit.core.batch import Batch
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, SettingError
-from snugfit.step.micro_batch_sizes import BATCH_NORM, advice, legal_sizes
+from snugfit.step.micro_batch_sizes import BATCH_NORM, legal_sizes
 from snugfit.step.optimizer import load_optimizer
+from snugfit.step.out_of_memory import advice
 from snugfit.strategies.base import Strategy
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.system.memory import available_bytes, is_out_of_memory, release_memory, reset_peak_memory

@@ -27,7 +27,7 @@ from snugfit.kit.phases import phase
 from snugfit.kit.precision.product_rounding import products_as_chosen
 from snugfit.results.run_folder import START_SCORES
 from snugfit.step.metrics.answer_scores import AnswerScores
-from snugfit.step.micro_batch_sizes import first_line
+from snugfit.step.out_of_memory import first_line
 from snugfit.system.memory import is_out_of_memory, release_memory
 from snugfit.units import counted
 

@@ -32,13 +32,7 @@ from snugfit.kit.placement import cloned
 from snugfit.kit.precision.product_rounding import products_as_chosen
 from snugfit.step import state
 from snugfit.step.fixed_modules import FixedModules
-from snugfit.step.micro_batch_sizes import (
-    Replan,
-    check_update_memory,
-    check_whole,
-    is_in_micro_batches,
-    within_memory,
-)
+from snugfit.step.micro_batch_sizes import check_whole, is_in_micro_batches
 from snugfit.step.model_checks.attention_masks import AttentionMasks
 from snugfit.step.model_checks.changed_inputs import Inputs
 from snugfit.step.model_checks.gradient_hooks import GradientHooks, HooksBehind
@@ -47,6 +41,7 @@ from snugfit.step.model_checks.outside_weights import check_outside
 from snugfit.step.model_checks.padding import Padding
 from snugfit.step.module_modes import Modes
 from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
+from snugfit.step.out_of_memory import Replan, check_update_memory, within_memory
 from snugfit.step.reported_means import ReportedMeans
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers

@@ -20,7 +20,8 @@ from snugfit.errors import OutOfMemory, SettingError
 from snugfit.report.story import read_story
 from snugfit.run.training.loop import Training
 from snugfit.step.find_micro_batch import Fit, find_micro_batch, limit_on
-from snugfit.step.micro_batch_sizes import advice, cut, sizes
+from snugfit.step.micro_batch_sizes import cut, sizes
+from snugfit.step.out_of_memory import advice
 from snugfit.system import memory
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.techniques.learning.adamw import AdamW
@@ -34,7 +35,7 @@ VOCABULARY, WIDTH, LONG, SHORT = 13, 8, 50, 5
 
 @pytest.fixture(autouse=True)
 def _no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("micro_batch_sizes", "find_micro_batch", "evaluate"):
+    for module in ("out_of_memory", "find_micro_batch", "evaluate"):
         monkeypatch.setattr(f"snugfit.step.{module}.release_memory", lambda device: None)
 
 

@@ -17,7 +17,7 @@ from snugfit.planner.trace.dry_run import gradients_followed, tell
 from snugfit.planner.trace.known_values import KnownValues
 from snugfit.planner.trace.recorder import Recorder
 from snugfit.step.evaluate import Scored, score_singly
-from snugfit.step.micro_batch_sizes import first_line
+from snugfit.step.out_of_memory import first_line
 from snugfit.step.step import Step
 from snugfit.system.memory import is_out_of_memory
 

@@ -32,7 +32,7 @@ from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.evaluate import Scored, evaluate, scoring
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.metrics.metric import AnyMetric, monitored
-from snugfit.step.micro_batch_sizes import Replan, is_in_micro_batches
+from snugfit.step.micro_batch_sizes import is_in_micro_batches
 from snugfit.step.model_checks.moving_buffers import MovingBuffers
 from snugfit.step.model_checks.row_coupling import (
     FEW_ROWS,
@@ -41,6 +41,7 @@ from snugfit.step.model_checks.row_coupling import (
     require_uncoupled,
     rows_to_compare,
 )
+from snugfit.step.out_of_memory import Replan
 from snugfit.step.step import Step, StepResult
 from snugfit.strategies.process_group import agreed, answered
 from snugfit.system.memory import peak_memory_bytes, reset_peak_memory

@@ -14,7 +14,7 @@ import torch
 
 from snugfit.core.scalar_reads import read_scalars_later
 from snugfit.run.events import Emit
-from snugfit.step.micro_batch_sizes import Replan, describe
+from snugfit.step.out_of_memory import Replan, describe
 from snugfit.step.step import Step, StepResult
 from snugfit.system.device_copies import COPIES_BESIDE
 from snugfit.system.memory import available_bytes, memory_bytes, peak_memory_bytes

@@ -15,7 +15,8 @@ from snugfit.planner.devices.hardware import find_device
 from snugfit.results.tool_results import new_folder
 from snugfit.run.train_settings import TrainSettings, takes_settings
 from snugfit.step.find_micro_batch import RESIDENT
-from snugfit.step.micro_batch_sizes import advice, legal_sizes
+from snugfit.step.micro_batch_sizes import legal_sizes
+from snugfit.step.out_of_memory import advice
 from snugfit.step.step import Step
 from snugfit.system.memory import available_bytes
 from snugfit.system.rounding import deterministic

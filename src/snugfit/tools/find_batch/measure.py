@@ -16,7 +16,8 @@ from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.find_micro_batch import Forecast, Trial, moments, peak_bytes, probing
-from snugfit.step.micro_batch_sizes import advice, legal_sizes
+from snugfit.step.micro_batch_sizes import legal_sizes
+from snugfit.step.out_of_memory import advice
 from snugfit.step.step import Step, StepResult
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.system.memory import available_bytes, is_out_of_memory, release_memory
