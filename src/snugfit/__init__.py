@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from snugfit.run.trained_model import load as load
     from snugfit.run.training.result import RunResult as RunResult
     from snugfit.run.training.result import TrainedModel as TrainedModel
-    from snugfit.step.metrics.metrics_over_all import over_all_rows as over_all_rows
+    from snugfit.step.metrics.all_rows_metrics import over_all_rows as over_all_rows
     from snugfit.step.step import Step as Step
     from snugfit.step.step import StepResult as StepResult
     from snugfit.tools.certify.door import certify as certify
@@ -65,7 +65,7 @@ _HOMES = {
     "find_lr": "snugfit.tools.find_lr.door",
     "load": "snugfit.run.trained_model",
     "load_recipe": "snugfit.recipe",
-    "over_all_rows": "snugfit.step.metrics.metrics_over_all",
+    "over_all_rows": "snugfit.step.metrics.all_rows_metrics",
     "plan": "snugfit.run.from_python",
     "profile": "snugfit.tools.profile.door",
     "train": "snugfit.run.from_python",

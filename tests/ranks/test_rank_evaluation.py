@@ -13,7 +13,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import Plan
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.losses import IGNORE_INDEX, logits_of
-from snugfit.step.metrics.metrics_over_all import over_all_rows
+from snugfit.step.metrics.all_rows_metrics import over_all_rows
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.gradient_cache import GradientCache

@@ -34,7 +34,7 @@ PLACES: dict[str, dict[str, str]] = {
     "doctor/observe/whole_scales.py": {"scaled_together": HOST},
     "step/metrics/label_metrics.py": {"exact_match": HOST, "_tallies": HOST, "_average_precision": HOST},
     "step/metrics/metric.py": {"compute": HOST},
-    "step/metrics/metrics_over_all.py": {"auroc": HOST, "_numbers": HOST, "_ranks": HOST},
+    "step/metrics/all_rows_metrics.py": {"auroc": HOST, "_numbers": HOST, "_ranks": HOST},
     "step/metrics/retrieval_metrics.py": {"_mean_over_ranks": HOST},
     "strategies/fsdp.py": {"_take_first_weights_": "of several ranks, which only CUDA and the host have"},
     "tasks/tables/forecasting.py": {"decode": HOST},

@@ -24,8 +24,8 @@ from snugfit.data.named_sources import RowSources
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.kit.language_models.token_scores import Seen
 from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.metrics.all_rows_metrics import over_all_rows
 from snugfit.step.metrics.metric import check_fit, check_metrics
-from snugfit.step.metrics.metrics_over_all import over_all_rows
 from snugfit.step.module_modes import eval_mode
 from snugfit.step.step import Step
 from snugfit.techniques.learning.ema import EMA

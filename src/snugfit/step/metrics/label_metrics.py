@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from snugfit.errors import SettingError
-from snugfit.step.metrics.metrics_over_all import OfAllRows, OverAllRows
+from snugfit.step.metrics.all_rows_metrics import OfAllRows, OverAllRows
 
 THRESHOLD = 0.5
 """The probability from which a label is predicted, where nothing else is said."""

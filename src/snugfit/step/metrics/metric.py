@@ -22,9 +22,9 @@ from snugfit.kit.language_models.token_scores import Classes, Seen
 from snugfit.kit.losses.auxiliary_loss import auxiliary_loss, main_loss
 from snugfit.kit.losses.preference_losses import DESIRABLE, REWARDS, reward_sums
 from snugfit.kit.metric_directions import is_of_torchmetrics, name_and_direction
+from snugfit.step.metrics.all_rows_metrics import OF_ALL_ROWS, Collected, OverAllRows, check_numbers
 from snugfit.step.metrics.byte_perplexity import BytePerplexity, PerByte
 from snugfit.step.metrics.label_metrics import OF_LABEL_SETS, macro_f1_of
-from snugfit.step.metrics.metrics_over_all import OF_ALL_ROWS, Collected, OverAllRows, check_numbers
 from snugfit.step.metrics.quantile_metrics import OF_QUANTILES, MeanOverSteps
 from snugfit.step.metrics.retrieval_metrics import OF_EMBEDDINGS
 from snugfit.step.metrics.text_metrics import OfWrittenTexts, TextScore

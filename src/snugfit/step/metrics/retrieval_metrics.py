@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snugfit.errors import SettingError
-from snugfit.step.metrics.metrics_over_all import OfAllRows
+from snugfit.step.metrics.all_rows_metrics import OfAllRows
 
 _ROWS = 1024
 """Of which scores are held at once."""

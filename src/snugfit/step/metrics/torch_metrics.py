@@ -16,7 +16,7 @@ from snugfit.core.losses import IGNORE_INDEX, logits_of
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import MissingExtra, SettingError, nearest
 from snugfit.kit.metric_directions import TORCHMETRICS
-from snugfit.step.metrics.metrics_over_all import check_numbers
+from snugfit.step.metrics.all_rows_metrics import check_numbers
 from snugfit.strategies.base import Strategy
 from snugfit.system.memory import is_out_of_memory
 from snugfit.system.torchvision_operators import declare_torchvision_operators

@@ -28,7 +28,7 @@ def entity_metrics(names: Sequence[str], scheme: Scheme) -> Mapping[str, RowMetr
         names: of the tags, by their classes.
     Source: Tjong Kim Sang and De Meulder 2003, the evaluation of CoNLL, as seqeval computes it: the sums over all labels.
     """
-    from snugfit.step.metrics.metrics_over_all import OverAllRows
+    from snugfit.step.metrics.all_rows_metrics import OverAllRows
 
     def metric(of_counts: Callable[[int, int, int], float]) -> OverAllRows:
         return OverAllRows(partial(_score, tuple(names), scheme, of_counts), _best)

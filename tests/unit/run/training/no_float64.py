@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from snugfit.step.metrics.metrics_over_all import Collected
+from snugfit.step.metrics.all_rows_metrics import Collected
 from snugfit.system.rounding import in_float64
 
 _WIDE = (torch.float64, torch.complex128)
