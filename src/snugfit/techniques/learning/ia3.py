@@ -10,7 +10,8 @@ from torch import nn
 
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SettingError
-from snugfit.kit.adapters.adapters import head_of, inject, merged, regex_of, require_peft, targets_of
+from snugfit.kit.adapters.adapters import inject, merged, regex_of, require_peft
+from snugfit.kit.adapters.target_modules import head_of, targets_of
 from snugfit.kit.module_patterns import find_modules
 
 

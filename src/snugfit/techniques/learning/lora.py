@@ -14,8 +14,9 @@ from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import ModelError, SettingError, SnugfitWarning
 from snugfit.kit.adapters.adapter_files import CONFIG, adapter_config, load_adapter, names_base
-from snugfit.kit.adapters.adapters import adapted, head_of, inject, merged, require_peft, targets_of
+from snugfit.kit.adapters.adapters import adapted, inject, merged, require_peft
 from snugfit.kit.adapters.embedding_rows import token_rows
+from snugfit.kit.adapters.target_modules import head_of, targets_of
 from snugfit.kit.module_patterns import matched_by
 
 

@@ -16,7 +16,8 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 
 from snugfit.errors import MissingExtra, ModelError, SettingError
 from snugfit.kit.adapters.adapter_files import _task_type, load_adapter, save_adapter
-from snugfit.kit.adapters.adapters import adapted, merge_, merged, targets_of, unmerge_
+from snugfit.kit.adapters.adapters import adapted, merge_, merged, unmerge_
+from snugfit.kit.adapters.target_modules import targets_of
 from snugfit.techniques.learning.ia3 import ia3_
 from snugfit.techniques.learning.lora import lora_
 
