@@ -472,8 +472,8 @@ class Recorder:
 
     @property
     def _turn(self) -> int:
-        """Return how many updates were made, and steps since by an optimizer that has made fewer, as that of a later phase."""
-        return self.log.updates + self._behind
+        """Return how many updates were made, and steps since by optimizers that have made fewer, as those of a later phase; those that step in turns make one update."""
+        return self.log.updates + max(0, self._behind - len(self.optimizers))
 
     @property
     def rests(self) -> bool:

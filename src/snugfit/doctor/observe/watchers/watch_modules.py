@@ -554,8 +554,7 @@ class ModuleWatch:
         self.rows.stepped()
         if not self.recorder.detailed:
             self.drawn = []  # no other batch may come to take its place
-        by = self.recorder.number(optimizer)
-        self._stepping.add(by)
+        self._stepping.add(self.recorder.number(optimizer))
         used = self._used()
         if self.recorder.detailed and not self._aliased:
             self._aliased = look_for_aliases(self.recorder)
@@ -567,10 +566,7 @@ class ModuleWatch:
             module = reference()
             if module is None:
                 continue
-            if (by, seen.id) not in self._moved:
-                own = {id(each) for group in optimizer.param_groups for each in group["params"]}
-                self._moved[by, seen.id] = any(id(each) in own for each in module.parameters())
-            trained = self._moved[by, seen.id]
+            trained = self._moves(optimizer, module, seen)
             if trained:
                 self.weights.stepped(module, anew=self.recorder.close)
             if self.recorder.close and (trained or module.training):
@@ -585,11 +581,19 @@ class ModuleWatch:
 
     def rested(self, optimizer: Any) -> None:
         """Remember the weights alone after a step in an update that rests: an evaluation is compared with them."""
-        by = self.recorder.number(optimizer)
+        self._stepping.add(self.recorder.number(optimizer))
         for reference, seen in self._roots.values():
             module = reference()
-            if module is not None and self._moved.get((by, seen.id), False):
+            if module is not None and self._moves(optimizer, module, seen):
                 self.weights.stepped(module, anew=False)
+
+    def _moves(self, optimizer: Any, module: nn.Module, seen: ModelSeen) -> bool:
+        """Return whether an optimizer has a parameter of a model."""
+        key = self.recorder.number(optimizer), seen.id
+        if key not in self._moved:
+            own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+            self._moved[key] = any(id(each) in own for each in module.parameters())
+        return self._moved[key]
 
     def resumed(self) -> None:
         """Begin anew after a gap: the weights are those of steps that nobody saw."""
