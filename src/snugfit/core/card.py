@@ -150,7 +150,7 @@ class Card:
     `saves_memory`: an update needs less at its peak, so that it is named where nothing fits. `fidelity`: how much precision a run
     with it has given up. `needs`: the type of number, as torch names it, or "tf32", that a device has to compute in of itself. `replaces`: techniques in
     whose place it may stand, with their settings, to save memory. `paths`: settings that name files or folders; in a recipe relative ones are
-    relative to it. `added`: settings that came after runs had been made, which go on where they are unset.
+    relative to it. `modules`: settings of text that take a module too when they are given in Python. `added`: settings that came after runs had been made, which go on where they are unset.
     """
 
     name: str
@@ -173,6 +173,7 @@ class Card:
     needs: str = ""
     replaces: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     cost: str = ""
     use_when: str = ""

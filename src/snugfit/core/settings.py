@@ -11,6 +11,7 @@ import functools
 import inspect
 import json
 import math
+import numbers
 import re
 import types
 import typing
@@ -205,9 +206,11 @@ def check_type(annotation: Any, value: Any) -> Any:
     elif origin in (Mapping, dict) and isinstance(value, Mapping):
         key, entry = arguments
         return {check_type(key, name): check_type(entry, each) for name, each in value.items()}
-    elif annotation is float:
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
+    elif annotation in (int, float):
+        # numbers of NumPy are of these kinds and not of Python's types; they cannot be written into a recipe
+        kind = numbers.Integral if annotation is int else numbers.Real
+        if isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value):
+            return annotation(value)
     elif _is_of(annotation, value):
         return value
     raise ValueError(value)
@@ -219,8 +222,6 @@ def _is_of(annotation: Any, value: Any) -> bool:
         return isinstance(value, str) and value in get_args(annotation)
     if origin is Callable:
         return callable(value)
-    if isinstance(value, bool) and annotation is int:
-        return False
     kind = origin or annotation
     # what is no class cannot be checked here: whoever declares it does
     return kind is Any or not isinstance(kind, type) or isinstance(value, kind)

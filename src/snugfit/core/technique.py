@@ -7,7 +7,9 @@ must survive a stop is the `state` of its seams.
 
 from __future__ import annotations
 
+import functools
 import math
+import typing
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -33,6 +35,7 @@ from snugfit.core.loss_scale import LossScale
 from snugfit.core.loss_terms import Loss, LossTerms
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
+from snugfit.core.settings import check_type, wanted
 from snugfit.errors import SettingError, SnugfitWarning
 
 
@@ -244,6 +247,44 @@ class Technique:
 
     card: ClassVar[Card]
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Have settings checked by their types, too, where a technique's own `__post_init__` looks at their values.
+
+        Its words come first, as they say more; but it may stumble over another type, as over a text that is compared with a number.
+        """
+        super().__init_subclass__(**more)
+        own = vars(cls).get("__post_init__")
+        if own is None:
+            return
+
+        @functools.wraps(own)
+        def checked(self: Technique) -> None:
+            try:
+                own(self)
+            except SettingError:
+                raise
+            except Exception:
+                _check_types(self)
+                raise
+            _check_types(self)
+
+        cls.__post_init__ = checked  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+
+    @classmethod
+    @functools.cache
+    def setting_types(cls) -> dict[str, Any]:
+        """Return the types of the settings by name; none where the annotations of somebody's own class name what is not there when it runs."""
+        if not is_dataclass(cls):
+            return {}
+        try:
+            hints = typing.get_type_hints(cls, include_extras=True)
+        except (NameError, TypeError):
+            return {}
+        return {field.name: hints[field.name] for field in fields(cls) if field.init}
+
     def prepare(self, model: nn.Module) -> nn.Module:
         """Change the model before anything else looks at it."""
         return model
@@ -384,6 +425,61 @@ class Technique:
         betas = getattr(self, setting)
         are_two = isinstance(betas, (tuple, list)) and len(betas) == 2 and all(map(_is_number, betas))
         self.require(setting, are_two and all(0 <= b < 1 for b in betas), "two numbers in [0, 1)")
+
+
+def _check_types(technique: Technique) -> None:
+    """Refuse settings that are not of their types; lists and NumPy's numbers become what they are in a recipe.
+
+    Python's numbers stay as they were given, so that an error and a run's settings show them so, and infinite ones are left to the
+    technique's own bounds.
+
+    Raises:
+        SettingError: names the first of them.
+    """
+    card: Card | None = getattr(technique, "card", None)
+    if card is None:  # made by its own `__post_init__`
+        return
+    for name, annotation in technique.setting_types().items():
+        value = getattr(technique, name)
+        if name in card.modules and isinstance(value, nn.Module):
+            continue
+        try:
+            checked = _of_type(annotation, value)
+        except ValueError as error:
+            named = f"{card.name}.{name}"
+            hint = f"Write [{value!r}]." if _takes(annotation, (value,)) else ""
+            raise SettingError.must_be(named, wanted(annotation), _in_a_line(value), hint) from error
+        if type(value) not in (int, float):
+            object.__setattr__(technique, name, checked)
+
+
+def _takes(annotation: Any, value: Any) -> bool:
+    try:
+        check_type(annotation, value)
+    except ValueError:
+        return False
+    return True
+
+
+def _of_type(annotation: Any, value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        check_type(annotation, 0.0)
+        return value
+    try:
+        return check_type(annotation, value)
+    except ValueError:
+        if isinstance(value, list):
+            return check_type(annotation, _without_lists(value))
+        raise
+
+
+def _in_a_line(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}…{text[-1]}"
+
+
+def _without_lists(value: Any) -> Any:
+    return tuple(map(_without_lists, value)) if isinstance(value, list) else value
 
 
 def _is_number(value: Any) -> bool:

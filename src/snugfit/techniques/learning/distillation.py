@@ -88,6 +88,7 @@ class Distillation(Technique):
         source="Hinton et al. 2015, arXiv:1503.02531; features: Romero et al. 2014 (FitNets), arXiv:1412.6550",
         seams=("loss", "modules", "export"),
         stages=(Stage.TEACH, Stage.COMPUTE),
+        modules=("teacher",),
         cost="the teacher's weights, and its forward without gradient for each micro-batch of each pass",
         use_when="a large model is to be had for the task, and a small one has to serve it",
     )
