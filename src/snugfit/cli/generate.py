@@ -84,6 +84,18 @@ def generate(
             else "ROWS need a file for the answers"
         )
         raise SettingError("ROWS", problem, "Give --prompt TEXT, or ROWS -o answers.jsonl.")
+    if data is None and output is not None:
+        raise SettingError(
+            "--output", "takes the answers to ROWS, and there are none", "Give ROWS, or leave it out."
+        )
+    if data is not None and system is not None:
+        raise SettingError(
+            "--system",
+            "stands before a --prompt, and each of ROWS has its own message of the system",
+            "Write it into the rows, or leave it out.",
+        )
+    if prompt is not None and not prompt.strip():
+        raise SettingError("--prompt", "is empty", "Give a text.")
     streams = (
         data is None and not as_json and num_beams == 1
     )  # of several answers none is known before its end

@@ -32,7 +32,7 @@ class Generation:
     Args:
         max_new_tokens: of an answer at most.
         temperature: 0 takes the most likely token; else tokens are drawn, by `seed` and the row's place.
-        top_p: only the most likely tokens are drawn that come to this probability together.
+        top_p: only the most likely tokens are drawn that come to this probability together; below 1 it needs a temperature.
         num_beams: answers that are gone on with at once, of which the likeliest is given; 1 takes the likeliest token each time.
     Raises:
         SettingError: a value is impossible.
@@ -66,6 +66,12 @@ class Generation:
                 "num_beams",
                 f"is {self.num_beams}, which looks for the likeliest answer, and temperature {self.temperature:g} draws one",
                 "Leave out either.",
+            )
+        if self.top_p < 1 and self.temperature == 0:
+            raise SettingError(
+                "top_p",
+                f"is {self.top_p:g}, by which tokens are drawn, and temperature 0 draws none",
+                "Give a temperature above 0, or leave it out.",
             )
 
 

@@ -191,7 +191,7 @@ def test_what_cannot_be_answered_is_refused_in_one_sentence(trained: str, tmp_pa
         answer_to(generator, [{"role": "user", "content": "a" * 200}])
     with pytest.raises(DataError, match="System role not supported"):
         answer_to(generator, [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])
-    for setting in ({"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}):
+    for setting in ({"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 0.5}):
         (name,) = setting
         with pytest.raises(SettingError, match=name):
             Generation(**setting)  # type: ignore[arg-type]
