@@ -175,6 +175,17 @@ class Asked:
     nodes: int = 1
     network: str | None = None
 
+    def settings(self) -> list[str]:
+        """Return the options by which a plan is chosen as the overrides with which `train` chooses so too."""
+        named = {
+            "budget.memory": self.memory,
+            "budget.host_memory": self.host_memory,
+            "budget.fidelity": self.fidelity,
+            "plan.goal": self.goal,
+            "plan.worth": self.worth,
+        }
+        return [f"{name}={value}" for name, value in named.items() if value is not None]
+
     def target(self, devices: int) -> Target:
         """Return the machine that is meant.
 
@@ -242,7 +253,9 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
     consent = ["--allow-code"] if allow_code and recipe.code else []
     devices = recipe.plan.devices if asked.devices is None else asked.devices
     sizes = recipe.train.sizes_removed
-    answer = _with_command(answer, path, overrides, devices, consent, recipe.plan.devices, sizes)
+    answer = _with_command(
+        answer, path, [*overrides, *asked.settings()], devices, consent, recipe.plan.devices, sizes
+    )
     _deliver(answer, recipe, asked)
     if as_json:
         show(answer.as_dict(), as_json)

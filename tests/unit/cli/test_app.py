@@ -419,9 +419,11 @@ def planned(monkeypatch) -> list[SimpleNamespace]:
     return asked
 
 
-def test_plan_asks_for_the_goal_that_is_named(recipe, planned):
-    assert main(["plan", str(recipe), "--goal", "smallest", "--worth", "2", "--seconds", "7"]) == 0
+def test_plan_asks_for_the_goal_that_is_named(recipe, planned, capsys):
+    assert main(["plan", str(recipe), "--goal", "smallest", "--worth", "2", "--seconds", "7", "--json"]) == 0
     ((target,),) = ([each.target for each in planned],)
+    # which would choose for another goal without
+    assert last_line(capsys)["command"] == f"snugfit train {recipe} plan.goal=smallest plan.worth=2.0"
     assert (target.goal, target.worth, target.seconds) == ("smallest", 2.0, 7.0)
 
 
@@ -430,7 +432,8 @@ def test_plan_asks_for_the_recipe_with_its_overrides_on_the_machine_that_is_name
     assert main(["plan", str(recipe), "plan.micro_batch=4", *machine, "--json"]) == 0
     answer = last_line(capsys)
     assert answer["fits"] is True and answer["choice"]["micro_batch"] == 2
-    assert answer["command"] == f"snugfit train {recipe} plan.micro_batch=4"
+    asked = "budget.host_memory=64GiB budget.fidelity=mixed"
+    assert answer["command"] == f"snugfit train {recipe} plan.micro_batch=4 {asked}"
     assert NoWorker.loaded == (
         "snugfit.run.plans.planning",
         "snugfit.models.transformers_import:import_modeling",
