@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snugfit.errors import DataError, SettingError, nearest
+from snugfit.errors import DataError, SettingError, nearest, short_path
 from snugfit.units import counted
 
 POLICIES = ("fail", "skip")
@@ -114,14 +115,15 @@ def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
     )
 
 
-def as_utf8(source: str) -> str:
-    """Return how a file of another encoding is saved anew.
+def as_utf8(source: str, encoding: str = "latin1") -> str:
+    """Return how a file of another encoding is saved anew, with paths as a shell takes them.
 
-    >>> as_utf8("rows/old.csv")
-    'Save it as UTF-8, for example: iconv -f latin1 -t utf-8 rows/old.csv > old-utf8.csv'
+    >>> as_utf8("my rows/old.csv")
+    "Save it as UTF-8, for example: iconv -f latin1 -t utf-8 'my rows/old.csv' > old-utf8.csv"
     """
     path = Path(source)
-    return f"Save it as UTF-8, for example: iconv -f latin1 -t utf-8 {source} > {path.stem}-utf8{path.suffix}"
+    other = shlex.quote(f"{path.stem}-utf8{path.suffix}")
+    return f"Save it as UTF-8, for example: iconv -f {encoding} -t utf-8 {shlex.quote(short_path(source))} > {other}"
 
 
 def text_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:

@@ -35,6 +35,15 @@ several of them by name."""
 _WITH_HEADER = (".csv", ".tsv")
 _JSON_LINES = (".jsonl", ".ndjson")
 _BY_LINES = (*_WITH_HEADER, *_JSON_LINES, ".json", ".txt")
+_DECOMPRESS = {
+    ".gz": "gunzip -k",
+    ".bz2": "bunzip2 -k",
+    ".xz": "unxz -k",
+    ".zst": "unzstd -k",
+    ".zip": "unzip",
+}
+"""Endings of compressed files, each with the command that writes the file beside them."""
+
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 """Kinds of files that are most often given in place of rows."""
@@ -315,11 +324,11 @@ def _file_of_rows(source: str, setting: str, folder: Path | None) -> tuple[Path,
             f"{short_path(source)} holds weights or tensors, and rows are expected",
             "Name a file of rows, such as a CSV, or a function that returns them as package.module:function.",
         )
-    if kind == ".gz":
+    if kind in _DECOMPRESS:
         raise DataError(
             setting,
             f"{short_path(source)} is compressed, and rows are read where they stand in a file",
-            f"Decompress it: gunzip -k {shlex.quote(short_path(source))}",
+            f"Decompress it: {_DECOMPRESS[kind]} {shlex.quote(short_path(source))}",
         )
     if kind not in READERS:
         raise DataError(

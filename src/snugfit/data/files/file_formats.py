@@ -67,7 +67,7 @@ def decode(content: bytes, source: str, setting: str) -> str:
         raise DataError(
             setting,
             f"{source} is UTF-16",
-            f"Save it as UTF-8, for example: iconv -f utf-16 -t utf-8 {source}",
+            as_utf8(source, "utf-16"),
         )
     for magic, name in _MAGIC.items():
         if content.startswith(magic):
