@@ -50,6 +50,11 @@ class ExportedModel:
         return self.predictor.model
 
     @property
+    def class_name(self) -> str:
+        """The name of the model's class for a reader, to whom it is not said whether that is private."""
+        return type(self.model).__name__.lstrip("_")
+
+    @property
     def meta(self) -> Mapping[str, Any]:
         return self.predictor.meta
 
@@ -180,7 +185,7 @@ def check_of_transformers(subject: ExportedModel, format: str) -> None:
                 "Take onnx or torch-export, whose graphs have it, or state-dict, whose card says how the model is made.",
             )
             if names
-            else (f"is a {type(subject.model).__name__}, and no model of transformers", "Take state-dict.")
+            else (f"is a {subject.class_name}, and no model of transformers", "Take state-dict.")
         )
         raise ModelError("--to", f"{format} holds models of transformers alone, and this one {what}", instead)
 

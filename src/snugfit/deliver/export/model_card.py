@@ -137,7 +137,7 @@ def _what(subject: ExportedModel) -> str:
         if classes
         else ""
     )
-    return f"A {type(subject.model).__name__} for {subject.task}{labels}{begun}."
+    return f"A {subject.class_name} for {subject.task}{labels}{begun}."
 
 
 def _metrics(subject: ExportedModel) -> str:

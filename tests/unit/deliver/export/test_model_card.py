@@ -132,3 +132,11 @@ def test_an_architecture_that_is_trained_from_scratch_is_no_base_and_tells_no_fo
         of_hub = card(tmp_path / str(len(recipe)), {}, recipe=recipe)
         assert "good), from the configuration of some/encoder." in of_hub.content
         assert of_hub.data.base_model is None
+
+
+def test_the_class_of_a_network_of_ours_is_named_without_the_mark_of_what_is_private() -> None:
+    class _Network(nn.Linear):
+        pass
+
+    predictor = predictor_of(_Network(2, 2), {"task": "tabular-classification"}, None, "cpu", "here")
+    assert subject_of(predictor, None).class_name == "Network"
