@@ -138,5 +138,5 @@ def test_the_class_of_a_network_of_ours_is_named_without_the_mark_of_what_is_pri
     class _Network(nn.Linear):
         pass
 
-    predictor = predictor_of(_Network(2, 2), {"task": "tabular-classification"}, None, "cpu", "here")
+    predictor = predictor_of(_Network(2, 2), {"task": "python"}, None, "cpu", "here")
     assert subject_of(predictor, None).class_name == "Network"
