@@ -18,6 +18,7 @@ from snugfit.errors import short_path
 from snugfit.kit.metric_directions import is_of_class
 from snugfit.results.run_folder import QUARANTINE
 from snugfit.tasks import known
+from snugfit.tracking.spool import SMOKE
 from snugfit.units import counted, format_bytes, format_seconds
 
 _MOST_LABELS = 6
@@ -233,6 +234,11 @@ def next_lines(
         of_recipe = (run.get("recipe") or {}).get("task") is not None
         again = f"snugfit resume {shlex.quote(folder)}" if of_recipe else f'sf.train(…, resume="{folder}")'
         return [*lines, f"{'next':<10}{again}"]
+    if option := run.get(SMOKE):  # its model has learned nothing to predict with
+        return [
+            *lines,
+            *([f"{'next':<10}the same command without {option}"] if end["status"] == "finished" else []),
+        ]
     card = known((run.get("recipe") or {}).get("task"))
     if end["status"] == "finished" and card is not None and card.model == "decoder":
         lines.append(f"{'next':<10}snugfit generate {shlex.quote(folder)} --prompt '…'")

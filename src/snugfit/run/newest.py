@@ -11,14 +11,12 @@ from typing import Any, Literal
 
 from snugfit.errors import RunFolderError
 from snugfit.results.run_folder import RECIPE, RunFolder
+from snugfit.tracking.spool import SMOKE
 
 LAST: Literal["last"] = "last"
 """In place of a run's folder: the newest run that can go on."""
 
 _TAIL_BYTES = 65536
-
-SMOKE = "smoke"
-"""The entry of a run's first event that names the option by which it was a smoke run."""
 
 _NOT_OF_TRAINING = ("note", "warning", "register", "pictures", "files")
 """Events that tell nothing of the training, and may come after its end."""

@@ -28,7 +28,6 @@ from snugfit.run.ending import (
     with_advice,
 )
 from snugfit.run.events import AGAIN, Events, Silent, goes_on, opened, warnings_as_events
-from snugfit.run.newest import SMOKE
 from snugfit.run.spec import RunSpec
 from snugfit.run.time_limit import TIME, fit_to_time
 from snugfit.run.trackers import Register, Trackers
@@ -44,8 +43,8 @@ from snugfit.system.messages import held_warnings
 from snugfit.system.processes import started_anew, this_world
 from snugfit.system.rounding import ADDRESSES, changes, sums_depend_on_addresses
 from snugfit.tasks.task import Task
+from snugfit.tracking.spool import SMOKE, read_events
 from snugfit.tracking.spool import Events as SpooledEvents
-from snugfit.tracking.spool import read_events
 
 _DATA = "data.json"
 

@@ -29,6 +29,9 @@ SPOOL_NAME = "events.jsonl"
 _MOST_WAITING_BYTES = 1 << 26
 """Memory that events may wait in which cannot be written; those of updates that come after are counted and lost."""
 
+SMOKE = "smoke"
+"""The entry of a run's first event that names the option by which it was a smoke run."""
+
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 REPEATED_AFTER_RESUME = ("update", "system", "evaluation", "checkpoint", "skipped", "replan")
 

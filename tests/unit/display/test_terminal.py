@@ -195,6 +195,12 @@ def test_a_command_to_go_on_with_can_be_pasted_whatever_the_folder_is_called():
     assert lines[-1] == "next      snugfit resume 'runs/my news/20261121-1'"
 
 
+def test_a_smoke_run_is_followed_by_the_run_itself_and_predicts_nothing():
+    lines = shown({**RUN, "smoke": "--fast-dev-run"}, end())
+    assert lines[-1] == "next      the same command without --fast-dev-run"
+    assert not any("predict" in line for line in lines)
+
+
 def test_one_of_many_runs_leaves_what_is_next_to_their_command():
     stream = io.StringIO()
     with TerminalDisplay(stream=stream, of_many=True) as display:
