@@ -31,6 +31,9 @@ _LED = (
     "Sub",
     "Add",
     "MaskedFill",
+    "CopySlices",
+    "Where",
+    "Index",
 )
 """What leads from scores to the vectors whose likeness they are."""
 _NORMED = ("Sqrt", "Pow", "Sum", "ClampMin", "Clamp", "Expand", "Add", *_SCALED)
