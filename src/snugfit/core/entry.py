@@ -19,7 +19,7 @@ def as_entry(technique: Technique) -> dict[str, dict[str, Any]]:
     >>> @dataclasses.dataclass(frozen=True)
     ... class Example(Technique):
     ...     rate: float = 0.5
-    >>> Example.card = type("Card", (), {"name": "example"})
+    >>> Example.card = type("Card", (), {"name": "example", "modules": ()})
     >>> as_entry(Example())
     {'example': {'rate': 0.5}}
     """

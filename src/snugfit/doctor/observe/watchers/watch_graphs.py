@@ -83,14 +83,16 @@ class KeptGraphs:
 
     def note(self, value: Tensor) -> None:
         """Note a value that is about to be differentiated; say, once, that too many of the earlier ones are held."""
-        if not self._reported and self._recorder.detailed:
-            _mark_differentiated(value.grad_fn)
         held = 0 if self._reported else self._held_since()
         if held >= OUTPUTS:
             self._reported = True
             at, name = _holder()
             self._recorder.add(GraphKept(at or where(), self._recorder.log.updates, held, name))
             return
+        if (
+            not self._reported and self._recorder.detailed
+        ):  # after the look: what this value waited for was due to it
+            _mark_differentiated(value.grad_fn)
         metadata = getattr(value.grad_fn, "metadata", None)
         if self._reported or metadata is None or self._seen >= MOST:
             return
