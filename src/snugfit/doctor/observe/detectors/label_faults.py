@@ -89,9 +89,16 @@ def ignored_labels(log: Log) -> list[Finding]:
 
 
 def _bare_rows(log: Log) -> list[Finding]:
-    """Return texts of which no token is learned, beside others of which some are: what marks the answer is not found in them, or was cut."""
+    """Return texts of which no token is learned, beside others of which some are: what marks the answer is not found in them, or was cut.
+
+    They are beside those that are learned at the same line: a phase before, in which all tokens count, says nothing of them.
+    """
     seen = [each for each in log.of(Labels) if each.bare]
-    rows, bare = sum(each.rows for each in log.of(Labels)), sum(each.bare for each in seen)
+    lines = {each.at for each in seen}
+    rows, bare = (
+        sum(each.rows for each in log.of(Labels) if each.at in lines),
+        sum(each.bare for each in seen),
+    )
     if len(seen) < 2 or bare < MANY_BARE * rows:
         return []
     return [
