@@ -179,9 +179,9 @@ def _names(annotation: Any) -> Iterator[str]:
 
 
 def check_type(annotation: Any, value: Any) -> Any:
-    """Return a value as a type has it: a whole number becomes a float where one is taken, nothing else is converted.
+    """Return a value as a type has it: a whole number becomes a float where one is taken, and a list a tuple.
 
-    >>> check_type(float | None, 3), check_type(tuple[float, ...], (1, 2))
+    >>> check_type(float | None, 3), check_type(tuple[float, ...], [1, 2])
     (3.0, (1.0, 2.0))
 
     Raises:
@@ -198,7 +198,7 @@ def check_type(annotation: Any, value: Any) -> Any:
         value = check_type(arguments[0], value)
         if all(bound.admits(value) for bound in arguments[1:]):
             return value
-    elif origin is tuple and isinstance(value, tuple):
+    elif origin is tuple and isinstance(value, (tuple, list)):
         if arguments[-1] is Ellipsis:
             return tuple(check_type(arguments[0], entry) for entry in value)
         if len(value) == len(arguments):

@@ -35,7 +35,7 @@ from snugfit.core.loss_scale import LossScale
 from snugfit.core.loss_terms import Loss, LossTerms
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
-from snugfit.core.settings import check_type, wanted
+from snugfit.core.settings import check_type, shown, wanted
 from snugfit.errors import SettingError, SnugfitWarning
 
 
@@ -276,14 +276,13 @@ class Technique:
     @classmethod
     @functools.cache
     def setting_types(cls) -> dict[str, Any]:
-        """Return the types of the settings by name; none where the annotations of somebody's own class name what is not there when it runs."""
-        if not is_dataclass(cls):
-            return {}
-        try:
-            hints = typing.get_type_hints(cls, include_extras=True)
-        except (NameError, TypeError):
-            return {}
-        return {field.name: hints[field.name] for field in fields(cls) if field.init}
+        """Return the types of the settings by name.
+
+        Raises:
+            NameError: the annotations of somebody's own class name what is not there when it runs.
+        """
+        hints = typing.get_type_hints(cls, include_extras=True)
+        return {field.name: hints[field.name] for field in fields(cls) if field.init}  # type: ignore[arg-type]
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """Change the model before anything else looks at it."""
@@ -437,19 +436,24 @@ def _check_types(technique: Technique) -> None:
         SettingError: names the first of them.
     """
     card: Card | None = getattr(technique, "card", None)
-    if card is None:  # made by its own `__post_init__`
+    if card is None or not is_dataclass(technique):  # made by its own `__post_init__`, or without settings
         return
-    for name, annotation in technique.setting_types().items():
+    try:
+        types = technique.setting_types()
+    except (NameError, TypeError):
+        return  # a recipe says what is wrong with them
+    for name, annotation in types.items():
         value = getattr(technique, name)
         if name in card.modules and isinstance(value, nn.Module):
             continue
+        infinite = isinstance(value, float) and not math.isfinite(value)
         try:
-            checked = _of_type(annotation, value)
+            checked = check_type(annotation, 0.0 if infinite else value)
         except ValueError as error:
             named = f"{card.name}.{name}"
             hint = f"Write [{value!r}]." if _takes(annotation, (value,)) else ""
-            raise SettingError.must_be(named, wanted(annotation), _in_a_line(value), hint) from error
-        if type(value) not in (int, float):
+            raise SettingError.must_be(named, wanted(annotation), shown(value), hint) from error
+        if not infinite and type(value) not in (int, float):
             object.__setattr__(technique, name, checked)
 
 
@@ -459,27 +463,6 @@ def _takes(annotation: Any, value: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _of_type(annotation: Any, value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        check_type(annotation, 0.0)
-        return value
-    try:
-        return check_type(annotation, value)
-    except ValueError:
-        if isinstance(value, list):
-            return check_type(annotation, _without_lists(value))
-        raise
-
-
-def _in_a_line(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}…{text[-1]}"
-
-
-def _without_lists(value: Any) -> Any:
-    return tuple(map(_without_lists, value)) if isinstance(value, list) else value
 
 
 def _is_number(value: Any) -> bool:

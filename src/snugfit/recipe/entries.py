@@ -129,9 +129,9 @@ def own_key(technique: type[Technique]) -> str | None:
 
 def settings_of(technique: type[Technique]) -> dict[str, tuple[Any, Any]]:
     """Type and default of each setting; the default is `dataclasses.MISSING` where there is none."""
-    hints = typing.get_type_hints(technique, include_extras=True)
+    types = technique.setting_types()
     fields = dataclasses.fields(technique)  # type: ignore[arg-type]
-    return {field.name: (hints[field.name], field.default) for field in fields if field.init}
+    return {field.name: (types[field.name], field.default) for field in fields if field.init}
 
 
 def technique_settings(name: str) -> list[str]:
