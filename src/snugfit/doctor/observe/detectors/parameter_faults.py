@@ -298,32 +298,32 @@ def not_in_optimizer(log: Log) -> list[Finding]:
     """Detect parameters that get gradients and that no optimizer knows."""
     used, stepping = _in_optimizers(log), _in_last_optimizers(log)
     outside = [e for e in log.parameters if e.outside >= 2 and e.id not in stepping and not e.moved_outside]
-    findings = []
     left = [each for each in outside if each.frozen_at_build and each.id in used]
-    if left:
-        findings.append(
-            Finding(
-                "not_in_optimizer",
-                Certainty.CERTAIN,
-                f"{len(left)} parameters were frozen when the last optimizer was built, and train again: the one that had them before steps no more.",
-                log.optimizers[-1].at,
-                (named(left), f"they had gradients in {left[0].outside} updates"),
-                'optimizer.add_param_group({"params": [p for p in unfrozen.parameters()], "lr": lr})',
-            )
-        )
     outside = [each for each in outside if each.id not in used]
     late = [each for each in outside if each.frozen_at_build]
-    if late:
-        findings.append(
-            Finding(
-                "group_holes",
-                Certainty.CERTAIN,
-                f"{len(late)} parameters were unfrozen after the optimizer was built, and are in none of its groups.",
-                log.optimizers[-1].at,
-                (named(late), f"they had gradients in {late[0].outside} updates"),
-                'optimizer.add_param_group({"params": [p for p in unfrozen.parameters()], "lr": lr})',
-            )
+    findings = [
+        Finding(
+            pitfall,
+            Certainty.CERTAIN,
+            f"{len(unfrozen)} parameters {what}",
+            log.optimizers[-1].at,
+            (named(unfrozen), f"they had gradients in {unfrozen[0].outside} updates"),
+            'optimizer.add_param_group({"params": [p for p in unfrozen.parameters()], "lr": lr})',
         )
+        for pitfall, unfrozen, what in (
+            (
+                "not_in_optimizer",
+                left,
+                "were frozen when the last optimizer was built, and train again: the one that had them before steps no more.",
+            ),
+            (
+                "group_holes",
+                late,
+                "were unfrozen after the optimizer was built, and are in none of its groups.",
+            ),
+        )
+        if unfrozen
+    ]
     rest = [each for each in outside if not each.frozen_at_build]
     partly = {each.model for each in log.parameters if each.id in used}
     holes = [each for each in rest if each.model in partly]

@@ -1,4 +1,4 @@
-"""Look at what a loss over classes is given: its axes, its classes, padding among its labels, and likenesses of rows among each other."""
+"""Look at what a loss over classes is given: its axes, its classes, and padding among its labels."""
 
 from __future__ import annotations
 
@@ -20,12 +20,8 @@ from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.script_events import (
     WrongAxis,
 )
-from snugfit.doctor.observe.term_events import OwnRowScored
 from snugfit.doctor.observe.text_events import MaskedTokens
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
-
-_SLACK = 1e-3
-LEAST_LIKE = 8
 
 
 def look_at_one_class(recorder: Recorder, name: str, scores: Tensor) -> None:
@@ -123,18 +119,3 @@ def look_at_axes(recorder: Recorder, axes: ClassAxes, name: str, scores: Tensor,
         fix = f"scores.log_softmax(dim={classes})"
         recorder.add(WrongAxis(line or where(), update, f"the softmax before {name}", what, fix))
     axes.note(scores, 1)
-
-
-def look_at_likenesses(recorder: Recorder, scores: Tensor, target: Tensor) -> None:
-    """Note likenesses of all rows to each other, each of which is largest to the row itself, which is no row's label."""
-    square = recorder.close and scores.dim() == 2 and scores.shape[0] == scores.shape[1] >= LEAST_LIKE
-    rows = scores.shape[0] if square else 0
-    if not square or target.shape != (rows,) or target.is_floating_point():
-        return
-    values, own = scores.detach().float(), scores.detach().float().diagonal()
-    places = torch.arange(rows, device=target.device)
-    largest = bool((own >= values.amax(1) - _SLACK).all()) and float(own.max() - own.min()) <= _SLACK * float(
-        own.abs().max()
-    )
-    if largest and torch.allclose(values, values.T, atol=_SLACK) and not bool((target == places).any()):
-        recorder.add(OwnRowScored(where(), recorder.log.updates, rows))

@@ -1,10 +1,11 @@
-"""Watch losses that tell the right partner of a row from others: which place the label means, and along which axis lengths were made one."""
+"""Watch losses that tell the right partner of a row from others: which place the label means, whether the row itself is scored, and along which axis lengths were made one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -13,10 +14,12 @@ from snugfit.doctor.observe.companions import Companion, LossCall
 from snugfit.doctor.observe.graph_nodes import kind_of, line_of, mark_line
 from snugfit.doctor.observe.internals import axes_of_norm, axis_of_join, size_of_result
 from snugfit.doctor.observe.run_events import Fault
+from snugfit.doctor.observe.term_events import OwnRowScored
 from snugfit.doctor.observe.watchers.own_calls import after_own_calls
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 
 LEAST_ROWS, LEAST_SEEN, MOST_NODES = 4, 3, 400
+LEAST_LIKE, _SLACK = 8, 1e-3
 _SCALED = ("Div", "Mul", "View", "Reshape", "Unsafe", "Squeeze", "Unsqueeze", "ToCopy", "Clone")
 _LED = (
     *_SCALED,
@@ -36,7 +39,8 @@ _LED = (
     "Index",
 )
 """What leads from scores to the vectors whose likeness they are."""
-_NORMED = ("Sqrt", "Pow", "Sum", "ClampMin", "Clamp", "Expand", "Add", *_SCALED)
+_AROUND_LENGTH = ("ClampMin", "Clamp", "Expand", "Add", *_SCALED)
+"""What leads from a division to the length that it divides by: a floor under it, and other shapes of it."""
 
 
 class LikenessWatch(Companion):
@@ -108,6 +112,21 @@ class LikenessWatch(Companion):
         )
 
 
+def look_at_likenesses(recorder: Recorder, scores: Tensor, target: Tensor) -> None:
+    """Note likenesses of all rows to each other, each of which is largest to the row itself, which is no row's label."""
+    square = recorder.close and scores.dim() == 2 and scores.shape[0] == scores.shape[1] >= LEAST_LIKE
+    rows = scores.shape[0] if square else 0
+    if not square or target.shape != (rows,) or target.is_floating_point():
+        return
+    values, own = scores.detach().float(), scores.detach().float().diagonal()
+    places = torch.arange(rows, device=target.device)
+    largest = bool((own >= values.amax(1) - _SLACK).all()) and float(own.max() - own.min()) <= _SLACK * float(
+        own.abs().max()
+    )
+    if largest and torch.allclose(values, values.T, atol=_SLACK) and not bool((target == places).any()):
+        recorder.add(OwnRowScored(where(), recorder.log.updates, rows))
+
+
 def _through(node: Any, kinds: tuple[str, ...]) -> Any:
     """Return the first node of none of these kinds, or of several parts that have a graph."""
     for _ in range(MOST_NODES):
@@ -123,9 +142,9 @@ def _is_over_rows(division: Any, size: tuple[int, ...]) -> bool:
     parts = [each for each, _ in division.next_functions]
     if len(parts) != 2 or None in parts:
         return False
-    norm = _through(parts[1], _NORMED[3:])
+    norm = _through(parts[1], _AROUND_LENGTH)
     if kind_of(norm) == "Sqrt":
-        norm = _through(norm.next_functions[0][0], _NORMED[3:])
+        norm = _through(norm.next_functions[0][0], _AROUND_LENGTH)
     if axes_of_norm(norm) != (0,):
         return False
     below = norm.next_functions[0][0]

@@ -37,13 +37,13 @@ from snugfit.doctor.observe.script_events import (
 from snugfit.doctor.observe.term_events import TransposedTargets
 from snugfit.doctor.observe.watchers.class_scores import (
     look_at_axes,
-    look_at_likenesses,
     look_at_multi_hot,
     look_at_one_class,
     look_at_padded_labels,
 )
 from snugfit.doctor.observe.watchers.watch_copies import NoiseDrawn
 from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
+from snugfit.doctor.observe.watchers.watch_likenesses import look_at_likenesses
 from snugfit.doctor.observe.watchers.watch_log import Recorder, where
 from snugfit.doctor.observe.watchers.watch_loops import look_at_loop
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch, note_infinite
