@@ -59,6 +59,7 @@ NEXT = "s = starts[torch.randperm(360)[:24]]; rows = curve[s[:, None] + torch.ar
         ("Both(1)", "loss = F.mse_loss(net(a.unsqueeze(2)), a.unsqueeze(2))  # cause", "shifted_labels"),
         # what is read from both sides, or by way of fewer numbers, is to be given again: no next value is meant
         ("Both(2)", "loss = F.mse_loss(net(a.unsqueeze(2)), a.unsqueeze(2))", ""),
+        ("nn.Sequential(nn.Conv1d(1, 8, 3, padding=1), nn.Tanh(), nn.Conv1d(8, 1, 1))", "loss = F.mse_loss(net(a[:, None]), a[:, None])", ""),
         ("nn.Sequential(nn.Linear(20, 4), nn.Tanh(), nn.Linear(4, 20))", "loss = F.mse_loss(net(a), a)", ""),
         (LSTM, "loss = F.mse_loss(net(a + 0.1 * torch.randn_like(a)), a)", ""),
     ],

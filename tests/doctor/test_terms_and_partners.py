@@ -32,6 +32,8 @@ FITS = "fit = F.binary_cross_entropy_with_logits(dec(z), x, reduction='sum') / 3
         ("q = Normal(m, s.exp())\nz = q.rsample()\n" + FITS + "loss = fit + kl_divergence(q, Normal(torch.zeros(3), torch.ones(3))).sum(1).mean()", ""),
         # what is far from others' means is no divergence: the size of the means is held by another term
         (NOISE + FITS + "loss = fit - 0.01 * torch.pdist(m).mean() + 0.5 * (m ** 2 + s.exp() - 1 - s).sum(1).mean()", ""),
+        # nor is a square that something bounded is made of
+        (NOISE + FITS + "loss = fit - 0.01 * torch.tanh(m ** 2).mean()", ""),
         ("z = (m / m.norm(dim=1, keepdim=True)) + 0.1 * torch.randn(32, 3)\n" + FITS + "loss = fit", ""),
     ],
 )  # fmt: skip

@@ -75,6 +75,7 @@ def test_lists_and_numbers_of_numpy_become_what_they_are_in_a_recipe() -> None:
     assert as_settings(adamw) | {"learning_rate": 0.5, "betas": (0.9, 0.5)} == as_settings(adamw)
     assert type(as_settings(adamw)["learning_rate"]) is float
     assert type(as_settings(find("lookahead")(every=np.int64(3)))["every"]) is int  # type: ignore[call-arg]
+    assert as_settings(find("clip_norm")(max_norm=np.float64("inf")))["max_norm"] == float("inf")  # type: ignore[call-arg]
 
 
 def test_the_families_are_all_the_packages_there_are() -> None:
