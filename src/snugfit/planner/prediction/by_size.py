@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from snugfit.planner.answers.answer import Prediction
+from snugfit.planner.cost.records import Phase
 from snugfit.planner.prediction.extrapolate import NotLinear
 from snugfit.planner.prediction.peak_and_time import Run
+from snugfit.planner.trace.segments import Key
 
 
 @dataclass
@@ -73,10 +75,17 @@ class BySize:
 
 
 def repeated(run: Run, count: int) -> Run:
-    """Return a run of two micro-batches as one of `count`, whose second one stands for all that follow the first; of three, for all between."""
+    """Return a run of two micro-batches as one of `count`, whose second one stands for all that follow the first; of three, for all between.
+
+    What is done after the last of two is done once: between all others is what is done after the first.
+    """
     last = max(each.key.micro_batch for each in run.segments)
+
+    def stands_for_others(key: Key) -> bool:
+        return key.micro_batch == (0 if last == 1 and key.phase is Phase.PASS else 1)
+
     segments = [
-        replace(each, times=count - last) if each.key.micro_batch == 1 else each for each in run.segments
+        replace(each, times=count - last) if stands_for_others(each.key) else each for each in run.segments
     ]
     return replace(run, segments=segments)
 

@@ -104,6 +104,7 @@ def _between(
 ) -> Iterator[Segment]:
     """Yield the pieces that are inserted in the place of a period of the longer run, in the order of the run."""
     steps = range(axis.inserted)
+    single = axis.along == "block" and axis.base - axis.heads == axis.period
     descends = axis.number(middle[0].key) > axis.number(middle[-1].key) or _comes_down(middle[0], grown, axis)
     for step in reversed(steps) if descends else steps:
         for piece in middle:
@@ -116,7 +117,7 @@ def _between(
                     f"a {axis.along} in the middle does something else than the one before it: {piece.key}"
                 )
             share = (step + 1) / (axis.inserted + 1)
-            if after is None or after.names != piece.names:  # the last one is unlike: what lies between two
+            if single or after is None or after.names != piece.names:  # the last one is unlike: what lies between two
                 after = _carried(longer[key], piece, axis.inserted + 1, before)
             yield replace(
                 piece,

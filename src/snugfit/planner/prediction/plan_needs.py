@@ -175,11 +175,13 @@ class Planner:
             many, counts = count > _ROUGHLY, (_ROUGHLY,)
         failed: Exception | None = None
         placed = frozenset(each for each in techniques if each.card.family is Family.PLACEMENT)
-        bases = self._bases(many, placed, self._tell_blocks_apart(techniques))
+        apart = self._tell_blocks_apart(techniques)
+        bases = list(self._bases(many, placed, apart, rough))
         for base, few in itertools.product(bases, counts if many else (None,)):
             try:
                 run = self._carried_on(plan, techniques, base, few, rough)
-                self._base_of[placed] = base or 0
+                if base != bases[0]:
+                    self._base_of[placed] = base or 0
                 return run, False
             except Untraceable:
                 raise  # with all blocks there would be no more numbers, and it takes as many times as long
@@ -199,7 +201,9 @@ class Planner:
                 self._apart[each] = tells_blocks_apart(each, self._models[None], self.blocks)
         return any(self._apart[each] for each in techniques)
 
-    def _bases(self, many: bool, placed: frozenset[Technique], apart: bool) -> Iterator[int | None]:
+    def _bases(
+        self, many: bool, placed: frozenset[Technique], apart: bool, rough: bool
+    ) -> Iterator[int | None]:
         """Yield the numbers of blocks from which a run is carried on.
 
         There are more where a technique looks further than to the next block, as fewer placements tell that needed them, none where some
@@ -210,7 +214,8 @@ class Planner:
         if self.blocks is not None and not apart:
             fewest, period = self.blocks.fewest, self.blocks.period
             least = max((base for fewer, base in self._base_of.items() if fewer <= placed), default=0)
-            depths = (fewest + more * period for more in range(3))
+            first = self.blocks.fewest_roughly if rough else fewest
+            depths = range(first, fewest + 3 * period, period)
             yield from (depth for depth in depths if least <= depth < self.blocks.count - period)
         if many and self.wanted is None:
             yield None

@@ -46,7 +46,8 @@ class Call:
     __slots__ = ("func", "is_plain", "kind", "tensors")
 
     def __init__(self, func: Any, *kind: Any) -> None:
-        self.func, self.tensors, self.is_plain = func, list[Tensor](), True
+        self.func, self.is_plain = func, True
+        self.tensors: list[Tensor] = []
         self.kind: list[Any] = [*kind]
 
     def take(self, given: Iterable[Any]) -> None:

@@ -94,6 +94,17 @@ def test_the_second_micro_batch_stands_for_those_after_the_first_that_are_like_i
     assert [each.times for each in told.segments] == times
 
 
+def test_what_is_done_after_the_last_micro_batch_is_done_once() -> None:
+    peak = np.zeros(len(ROLES), dtype=np.int64)
+    pieces = [
+        Segment(Key(0, phase, 0, number, 0, -1), peak, 0, "", "", np.full(5, cost), 0, 0)
+        for number, after in enumerate((0.25, 3.0))
+        for phase, cost in ((Phase.BACKWARD, 1.0), (Phase.PASS, after))
+    ]
+    told = repeated(Run(pieces, 1.0, (), Parts(), 1.0), 4)
+    assert sum(float(each.costs[0]) * each.times for each in told.segments) == 4 * 1.0 + 3 * 0.25 + 3.0
+
+
 def test_blocks_that_a_pattern_of_numbers_freezes_are_frozen_by_their_own_numbers() -> None:
     """A model of few blocks has other numbers: ten frozen of 18 were taken for all, and a third of the memory was left out."""
     model = Deep()
@@ -162,11 +173,11 @@ def test_as_many_blocks_are_run_as_a_plan_of_fewer_placements_needed(monkeypatch
 
     def carried_on(plan: Plan, techniques: object, base: int | None, few: int | None, rough: bool) -> Run:
         bases.append(base)
-        if base == 4 and Recompute() in techniques:  # type: ignore[operator]
+        if base == 3 and Recompute() in techniques:  # type: ignore[operator]
             raise NotLinear("one block more")
         return Run([], 1.0, (), Parts(), 1.0)
 
     monkeypatch.setattr(planner, "_carried_on", carried_on)
     for placements in ((Recompute(),), (Recompute(), OptimizerInBackward()), (OptimizerInBackward(),)):
         planner.run_of(Plan(micro_batch=4), (AdamW(), *placements), rough=True)
-    assert bases == [4, 5, 5, 4]
+    assert bases == [3, 4, 4, 3]

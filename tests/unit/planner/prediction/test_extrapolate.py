@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,11 +47,28 @@ def told(pieces: Sequence[Segment]) -> list[tuple[Key, int, int, float, int]]:
 
 @pytest.mark.parametrize(
     ("base", "wanted", "period", "start"),
-    [(4, 6, 1, 0), (4, 17, 1, 0), (4, 9, 1, 3), (8, 16, 2, 0), (9, 21, 2, 1)],
+    [(3, 17, 1, 0), (4, 6, 1, 0), (4, 17, 1, 0), (4, 9, 1, 3), (6, 16, 2, 0), (8, 16, 2, 0), (9, 21, 2, 1)],
 )
 def test_a_deep_run_is_told_by_two_short_ones(base: int, wanted: int, period: int, start: int) -> None:
     short, longer, deep = (step(each, period=period, start=start) for each in (base, base + period, wanted))
     assert told(stretch(short, longer, Axis("block", base, wanted, period, start))) == told(deep)
+
+
+def beside_a_head(pieces: Sequence[Segment]) -> list[Segment]:
+    """Pieces in which the backward of the last block takes 1,000 times as long, as it does what it does on the tensors of what comes after it."""
+    last = max(each.key.block for each in pieces)
+    return [
+        replace(each, costs=1000 * each.costs)
+        if each.key.phase is Phase.BACKWARD and each.key.block == last
+        else each
+        for each in pieces
+    ]
+
+
+@pytest.mark.parametrize(("base", "period"), [(3, 1), (4, 1), (6, 2)])
+def test_a_last_block_beside_a_head_tells_nothing_of_those_before_it(base: int, period: int) -> None:
+    short, longer, deep = (beside_a_head(step(each, period=period)) for each in (base, base + period, 18))
+    assert told(stretch(short, longer, Axis("block", base, 18, period))) == told(deep)
 
 
 def test_many_micro_batches_are_told_by_two_and_three() -> None:
