@@ -42,11 +42,14 @@ _ALIKE_PASSES = 0.9
 _ALIKE_STEPS = 0.15
 """Of the seconds of the fastest step of one optimizer in one place, what those take at least whose weights have another format: 0.18 was seen."""
 
-_SURE = 0.94
-"""Of the seconds that a search has of a plan, what it takes at least when it is predicted whole, and so do those with more placements: by 5.6% they were seen to differ."""
+_SURE = 0.99
+"""Of the seconds that a search has of a plan, what it takes at least when it is predicted whole: by 0.5% they were seen to differ."""
 
 _ALIKE_MORE = 0.5
 """Of what several passes take beyond one in sets that differ in what is done to activations alone, what they take at least: 0.67 was seen."""
+
+_TIMES_SEEN = 2.0
+"""Times the most seconds that a placement was seen to take beside the same weights and states, what it takes at most beside other placements: it took the same, or none."""
 
 _ALIKE_FLOPS = 0.95
 """Of the operations of other sets that freeze as much, what one with as many placements takes at least: by 1.3% they were seen to differ."""
@@ -61,6 +64,8 @@ class Bounds(Trials):
     # of passes without placements that compute in the same numbers, from weights of one format; of steps that are the same, or alike
     _pass_seconds: dict[PassKind, float] = field(default_factory=dict)
     _step_seconds: dict[StepKind, float] = field(default_factory=dict)
+    # that a placement of activations took at most, beside the same weights and states
+    _placement_seconds: dict[tuple[frozenset[Technique], Technique], float] = field(default_factory=dict)
     # weights and states at a peak, or all at the step's, of sets that differ in what is done to activations alone
     _least_bytes: dict[frozenset[Technique], int] = field(default_factory=dict)
     _state_bytes: dict[frozenset[Technique], int] = field(default_factory=dict)  # of weights and states alone
@@ -210,14 +215,24 @@ class Bounds(Trials):
         return self.least_seconds(added) < limit and all(seconds < limit for seconds in known)
 
     def least_seconds(self, added: Techniques) -> float:
-        """Return seconds that an update takes at least, by passes of one kind without placements, and by those whose step is the same."""
+        """Return seconds that an update takes at least, by passes of one kind without placements, by those whose step is the same, and by sets with a placement more."""
         techniques = self._techniques(added)
         passes = self._arithmetic_of(techniques)
         if not self._on_cpu:  # whose caches make smaller micro-batches faster
             known = self._pass_seconds.get(kind_of_passes(techniques), 0.0)
             passes = max(passes, _ALIKE_PASSES * known)
         same, alike = (self._step_seconds.get(each) for each in kinds_of_step(techniques))
-        return passes + (same if same is not None else _ALIKE_STEPS * (alike or 0.0))
+        by_kind = passes + (same if same is not None else _ALIKE_STEPS * (alike or 0.0))
+        return max(by_kind, self._least_seconds_without_a_placement(techniques))
+
+    def _least_seconds_without_a_placement(self, techniques: Techniques) -> float:
+        """Return seconds by sets with a placement of activations more, less what that takes at most where it is known; 0 where none is."""
+        least = 0.0
+        for other, seconds in self._least_seconds.items():
+            if len(other) == len(techniques) + 1 and (rung := _placed_more(techniques, other)) is not None:
+                most = self._placement_seconds.get((lasting_of(techniques), rung), math.inf)
+                least = max(least, seconds - _TIMES_SEEN * most)
+        return least if not self._on_cpu else 0.0
 
     def _has_no_room(self, added: Techniques) -> bool:
         """Return whether a set of rungs fits in no micro-batch, by what lasts on the device or on the host."""
@@ -254,9 +269,19 @@ class Bounds(Trials):
         # a window in many passes says nothing of one in few
         if one.micro_batch == self._sizes[0] or known < math.inf:
             self._least_seconds[techniques] = seconds = min(known, self._least_time(one))
+            self._note_placements(techniques)
             if placements_of(techniques) == placements_of(self.asked.techniques):
                 passes = kind_of_passes(techniques)
                 self._pass_seconds[passes] = min(seconds - step, self._pass_seconds.get(passes, math.inf))
+
+    def _note_placements(self, techniques: Techniques) -> None:
+        """Keep what placements of activations take, of which a set has one more or one less than others that were tried."""
+        for other in self._least_seconds:
+            for fewer, more in ((techniques, other), (other, techniques)):
+                if len(more) == len(fewer) + 1 and (rung := _placed_more(fewer, more)) is not None:
+                    key = lasting_of(fewer), rung
+                    taken = self._least_seconds[more] - self._least_seconds[fewer]
+                    self._placement_seconds[key] = max(taken, self._placement_seconds.get(key, 0.0))
 
     def _least_time(self, one: Candidate) -> float:
         """Return the least seconds of a plan, however many of its blocks stay on the device."""
@@ -306,3 +331,10 @@ class Bounds(Trials):
         if not least:
             return _FORWARD * self.asked.prediction.flops_per_update
         return _ALIKE_FLOPS * max(least.values())
+
+
+def _placed_more(fewer: Techniques, more: Techniques) -> Technique | None:
+    """Return the placement of activations that is all that a set of one technique more has beyond another; None where it has something else."""
+    if not adds_placements(fewer, more) or lasting_of(fewer) != lasting_of(more):
+        return None
+    return next(each for each in more if each not in fewer)

@@ -66,6 +66,7 @@ class Search(Bounds):
         made._least_seconds, made._least_bytes = self._least_seconds, self._least_bytes
         made._state_bytes = self._state_bytes
         made._pass_seconds, made._step_seconds = self._pass_seconds, self._step_seconds
+        made._placement_seconds = self._placement_seconds
         made._misses = self._misses
         return made
 

@@ -1021,6 +1021,19 @@ def test_micro_batches_that_were_too_slow_with_fewer_placements_are_not_run() ->
     assert not any(size == 1 and "tiled_linear" in names for names, size in laws.asked)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_to_take_a_placement_away_saves_what_it_was_seen_to_take_beside_the_same_weights(known: bool) -> None:
+    laws = OfKinds()
+    search = searched(laws, 100)
+    chunked, recompute = (
+        next(each for each in search._rungs if label(each) == name) for name in ("chunked_loss", "recompute")
+    )
+    for added in [(), *[(chunked,)] * known, (chunked, recompute)]:
+        search._trace(added, ROWS)
+    truth, told = laws.law(["recompute"], ROWS).seconds_per_update, search.least_seconds((recompute,))
+    assert (told > 0.95 * truth) == known and told <= truth
+
+
 def test_of_adapters_beside_weights_in_several_formats_the_leanest_is_walked_first() -> None:
     laws = OfKinds(overhead=0.1)
     searched(laws, 200, Fidelity.QUANTIZED).best()
