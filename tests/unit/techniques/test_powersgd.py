@@ -13,7 +13,7 @@ from snugfit.errors import PlanConflict, SettingError, SnugfitWarning
 from snugfit.techniques.learning.sam import SAM
 from snugfit.techniques.numerics.bf16_gradients import BF16Gradients
 from snugfit.techniques.numerics.fp16_gradients import FP16Gradients
-from snugfit.techniques.numerics.powersgd import Compression, PowerSGD
+from snugfit.techniques.numerics.powersgd import Compression, PowerSGD, _orthogonalize
 from tests.laws import problems
 from tests.unit.techniques.settings import context, refuses
 
@@ -60,3 +60,15 @@ def test_two_gradients_a_window_are_refused() -> None:
 def test_gradients_are_exchanged_in_one_way(other: Technique) -> None:
     with pytest.raises(PlanConflict, match="both give the exchange, and a run has one"):
         check([PowerSGD(), other])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-15), (torch.bfloat16, 0.01)])
+def test_columns_that_are_multiples_of_each_other_become_orthonormal(
+    dtype: torch.dtype, tolerance: float
+) -> None:
+    """Each matrix by itself, and in place; numbers of 16 bits, for which torch has no such decomposition, by those of 32."""
+    columns = torch.tensor([[0.3, -1.0, 0.7], [1e-12, 3e-12, 5e-12]], dtype=dtype)
+    matrices = torch.stack([columns, 3 * columns, -7 * columns], dim=-1)
+    _orthogonalize(matrices)
+    products = (matrices.transpose(1, 2) @ matrices).double()
+    assert (products - torch.eye(3)).abs().max() <= tolerance

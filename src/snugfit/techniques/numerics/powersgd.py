@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -80,7 +82,6 @@ class Compression(Exchange):
 
     def mean(self, bucket: GradBucket) -> Future[Tensor]:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-        from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 
         if self.updates < self.start:
             return allreduce_hook(None, bucket)  # type: ignore[arg-type]  # None: all ranks
@@ -90,7 +91,7 @@ class Compression(Exchange):
             self._take_back(bucket)
             return done.value()
 
-        approximated: Future[Tensor] = powerSGD_hook(self._state, _WithDimensions(bucket))  # type: ignore[arg-type]  # it quacks as one
+        approximated = _torch_hook()(self._state, _WithDimensions(bucket))
         # it begins each of its exchanges at the end of the one before, with gloo on another thread: beside those of the next bucket they
         # would not come in one order on all ranks. With nccl it waits for the device by itself
         approximated.wait()
@@ -157,6 +158,32 @@ class Compression(Exchange):
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             place, laid_out = gradient.storage_offset() - first, torch.empty_like(parameter, device="meta")
             yield self._names[parameter], flat.as_strided(parameter.shape, laid_out.stride(), place)
+
+
+@functools.cache
+def _torch_hook() -> Callable[[Any, Any], Future[Tensor]]:
+    """Return torch's hook with columns made orthogonal by `_orthogonalize`.
+
+    Torch 2.11 takes two columns by Gram-Schmidt: of a second one that is a multiple of the first it keeps what rounding left, as if that were
+    orthogonal. A weight whose gradient is one column times one row, such as one of two units of which one is dead, then got up to twice of it.
+    """
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as module
+
+    hook = module.powerSGD_hook
+    return FunctionType(hook.__code__, {**vars(module), "_orthogonalize": _orthogonalize}, hook.__name__)
+
+
+def _orthogonalize(matrices: Tensor, epsilon: float = 0.0) -> None:
+    """Make the columns of matrices (count, rows, columns) orthonormal in place, also those that depend on each other.
+
+    Args:
+        epsilon: added to the length of a single column, so that one of zeros stays one.
+    """
+    if matrices.shape[-1] == 1:
+        matrices.div_(matrices.norm(dim=1, keepdim=True) + epsilon)
+    else:  # by reflections, and so orthonormal whatever there is; not for numbers of 16 bits
+        wide = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
+        matrices.copy_(torch.linalg.qr(wide).Q)
 
 
 def _away_from_zero(matrices: Tensor) -> Tensor:
