@@ -100,8 +100,10 @@ def reader(techniques: Sequence[Technique]) -> Problem:
 
 
 def wide_reader(techniques: Sequence[Technique]) -> Problem:
-    """The transformer, so wide that each half of a weight that has states of few bits is whole blocks of them."""
-    width = 2 * max(getattr(oracle_of(each), "BLOCK", 1) for each in techniques)
+    """The transformer, so wide that each half of a weight that has states of few bits is whole blocks of them, also of one that is added."""
+    oracles = [oracle_of(each) for each in techniques]
+    block = max(getattr(oracle, "BLOCK", 1) for oracle in oracles)
+    width = 2 * block * max(getattr(oracle, "ADDS_PARTS_OF_WIDTH", 1) for oracle in oracles)
     per_token = not couples(techniques)
     return replace(reader(techniques), make_model=lambda p: Reader(p, per_token=per_token, width=width))
 

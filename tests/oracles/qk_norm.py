@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from tests.oracles.loop import Trained, Window, gradient_of, plain_sgd
 
+ADDS_PARTS_OF_WIDTH = 2  # a scale for each dimension of a head, of which the model has two
+
 
 def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], total: int) -> Trained:
     """`g` starts at 1 and is learned with the rest."""

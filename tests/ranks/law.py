@@ -107,10 +107,14 @@ def reader_in_float32(techniques: Sequence[Technique]) -> problems.Problem:
 
 def in_whole_blocks(techniques: Sequence[Technique]) -> problems.Maker:
     """The main problem; a wide one where blocks of the states are to lie in the rows of one rank."""
-    blocks = any(
-        hasattr(problems.oracle_of(each), "BLOCK") for each in techniques if "optimizer" in each.card.seams
-    )
+    blocks = block_of(techniques) is not None
     return problems.wide_reader if blocks and not problems.takes_images(techniques) else problems.main
+
+
+def block_of(techniques: Sequence[Technique]) -> int | None:
+    """Elements of a block of the optimizer's states; None where they do not lie in blocks."""
+    oracles = [problems.oracle_of(each) for each in techniques if "optimizer" in each.card.seams]
+    return next((oracle.BLOCK for oracle in oracles if hasattr(oracle, "BLOCK")), None)
 
 
 def part_of(step: Step, window: Any) -> Batch:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from snugfit.core.selection import in_order
 from snugfit.core.technique import Technique
 from tests.laws import problems
-from tests.ranks.law import agree_on_ranks, allowed, in_whole_blocks, reader_in_float32
+from tests.ranks.law import agree_on_ranks, allowed, block_of, in_whole_blocks, reader_in_float32
 from tests.ranks.pool import Ranks
 
 Techniques = tuple[Technique, ...]
@@ -47,6 +48,25 @@ def test_two_ranks_with_copies_give_the_update_of_one(two: Ranks, techniques: Te
 @pytest.mark.parametrize("techniques", allowed_on("fsdp", problems.singles()), ids=problems.name_of)
 def test_two_ranks_with_shards_give_the_update_of_one(two: Ranks, techniques: Techniques) -> None:
     agree_on_ranks(two, in_whole_blocks(techniques), techniques, "fsdp")
+
+
+@pytest.mark.slow
+def test_weights_have_states_of_few_bits_on_two_ranks_where_they_have_them_alone() -> None:
+    """Where a rank's rows are not whole blocks it keeps 32 bits, and would be compared with what is rounded."""
+    tried = 0
+    for techniques in allowed_on("fsdp", [*problems.singles(), *PAIRS]):
+        block = block_of(techniques)
+        if block is None:
+            continue
+        model = in_whole_blocks(techniques)(techniques).model()
+        for technique in in_order(techniques, "prepare"):
+            model = technique.prepare(model)
+        for name, weight in model.named_parameters():
+            if weight.requires_grad and weight.numel() % block == 0:
+                rows = -(-len(weight) // 2)
+                tried += 1
+                assert rows * weight[0].numel() % block == 0, f"{name} with {problems.name_of(techniques)}"
+    assert tried > 100
 
 
 @pytest.mark.parametrize("pair", sampled("ddp"), ids=problems.name_of)
