@@ -164,7 +164,7 @@ class Compression(Exchange):
 def _torch_hook() -> Callable[[Any, Any], Future[Tensor]]:
     """Return torch's hook with columns made orthogonal by `_orthogonalize`.
 
-    Torch 2.11 takes two columns by Gram-Schmidt: of a second one that is a multiple of the first it keeps what rounding left, as if that were
+    Torch 2.13 takes two columns by Gram-Schmidt: of a second one that is a multiple of the first it keeps what rounding left, as if that were
     orthogonal. A weight whose gradient is one column times one row, such as one of two units of which one is dead, then got up to twice of it.
     """
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as module
