@@ -15,7 +15,7 @@ help:
 	@echo "make demo          fine-tune a real text classifier, track it, load it back, predict"
 	@echo "make test          the gate: formatting, lint, types, layers, docs, every law of every technique, quick tests"
 	@echo "make test-all      the gate, then the slow tests and the mutations"
-	@echo "make test-release  the full products of which test-all runs a sample: two hours by estimate, before a release"
+	@echo "make test-release  the full products of which test-all runs a sample: half an hour on two idle cores, before a release"
 	@echo "make format        format and mend what can be mended by itself"
 	@echo "make docs          build the documentation into docs/_build/html"
 
