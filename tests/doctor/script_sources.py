@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from snugfit.doctor.observe import own_source
-from snugfit.doctor.observe.watchers.watch_log import is_own
+from snugfit.doctor.observe.watchers.script_frames import is_own
 
 
 @pytest.fixture(autouse=True)

@@ -27,13 +27,10 @@ from snugfit.doctor.observe.script_events import (
     Forward,
     LengthRead,
     Loss,
-    Restore,
-    Resume,
-    Save,
     ScheduleStep,
-    StateRestore,
     Step,
 )
+from snugfit.doctor.observe.state_events import Restore, Resume, Save, StateRestore
 
 AT = "train.py:1", 0
 OPTIMIZER, MODULE, LOADER = 7, 3, 5

@@ -10,7 +10,7 @@ import snugfit
 import snugfit.doctor.observe as observe
 from snugfit.doctor.observe.log import _EVENTS
 from snugfit.doctor.observe.script_events import Event
-from snugfit.doctor.observe.watchers.watch_log import is_own
+from snugfit.doctor.observe.watchers.script_frames import is_own
 
 
 def test_every_kind_of_event_can_be_read_again() -> None:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 
 from snugfit.doctor.observe.bindings import heads_of, statements_at
-from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.evaluations import line_of_evaluation, line_of_training
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.log_views import training_loaders
 from snugfit.doctor.observe.run_events import ScaledAlone
 from snugfit.doctor.observe.script_events import Forward, LabelColumn
 from snugfit.doctor.observe.script_syntax import around, last_name, names_in, own_nodes

@@ -9,7 +9,8 @@ from torch import nn
 
 from snugfit.doctor.observe.module_facts import NORMS
 from snugfit.doctor.observe.run_events import FrozenNormTrains
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 MOST_TIMES = 8
 

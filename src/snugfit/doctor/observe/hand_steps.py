@@ -11,7 +11,8 @@ from torch import Tensor
 from snugfit.doctor.observe.gradient_state import summable
 from snugfit.doctor.observe.graph_nodes import leaves_of
 from snugfit.doctor.observe.run_events import Fault
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 MOST_PASSES = 64
 _CLEAR = "with torch.no_grad():\n    weight -= rate * weight.grad\n    weight.grad.zero_()   # or weight.grad = None"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from snugfit.doctor.observe.own_source import own_files
 from snugfit.doctor.observe.script_syntax import syntax_of
-from snugfit.doctor.observe.watchers.watch_log import shown
+from snugfit.doctor.observe.watchers.script_frames import shown
 
 LEAST_GRAPHS = 4
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from snugfit.doctor.observe.own_source import own_files
 from snugfit.doctor.observe.script_syntax import last_assignment, syntax_of
-from snugfit.doctor.observe.watchers.watch_log import shown
+from snugfit.doctor.observe.watchers.script_frames import shown
 
 _RUNS = re.compile(r"\.(fit|train|evaluate|validate|test|predict|run)\(")
 

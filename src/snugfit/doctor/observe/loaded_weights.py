@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from snugfit.doctor.observe.script_events import Overwritten, Restore
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.state_events import Overwritten, Restore
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 MATRICES, SAMPLED, FEWEST = 16, 256, 8
 ALIKE = 0.5

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from snugfit.doctor.observe import run_events, script_events, term_events, text_events
-from snugfit.doctor.observe.script_events import Event, Forward, Save
+from snugfit.doctor.observe import run_events, script_events, state_events, term_events, text_events
+from snugfit.doctor.observe.script_events import Event, Forward
+from snugfit.doctor.observe.state_events import Save
 
 
 @dataclass
@@ -287,7 +288,7 @@ class Log:
 
 
 E = TypeVar("E", bound=Event)
-_EVENTS = (script_events, text_events, term_events, run_events)
+_EVENTS = (script_events, state_events, text_events, term_events, run_events)
 _PARTS = {
     "models": ModelSeen,
     "parameters": ParameterSeen,

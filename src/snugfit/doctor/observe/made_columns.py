@@ -7,7 +7,7 @@ import re
 
 from snugfit.doctor.observe.own_source import own_files
 from snugfit.doctor.observe.script_syntax import names_set_by, syntax_of
-from snugfit.doctor.observe.watchers.watch_log import shown
+from snugfit.doctor.observe.watchers.script_frames import shown
 
 _TARGET = re.compile(r"^(y|ys|t|target|targets|label|labels|y_\w+|\w+_y)$")
 

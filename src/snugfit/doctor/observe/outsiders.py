@@ -1,16 +1,18 @@
-"""Parameters that get gradients and belong to no optimizer of torch."""
+"""Parameters that get gradients and belong to no optimizer of torch, or to none that steps any more."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.log import ModelSeen
 from snugfit.doctor.observe.run_events import LayerMadeAnew
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 COMPARED = 64
 WITNESSES = 3
@@ -29,6 +31,32 @@ class Outsiders:
         self._last: dict[int, list[Tensor]] = {}
         self._moves: dict[int, tuple[str, str, int]] = {}
         self._made: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        self._in_optimizers: tuple[int, set[int]] = (0, set())
+        self._stepping: set[int] = set()
+
+    def optimized(self) -> set[int]:
+        """Return the numbers of all parameters of optimizers."""
+        count = self.recorder.optimized
+        if count != self._in_optimizers[0]:
+            optimizers = self.recorder.optimizers.values()
+            self._in_optimizers = count, {number for each in optimizers for number in each.parameters}
+        return self._in_optimizers[1]
+
+    def optimizer_built(self, frozen: set[int]) -> None:
+        """Note the numbers of the parameters that are frozen as an optimizer is made: the older ones may step no more."""
+        self.recorder.frozen_at_build = frozen
+        self._stepping.clear()
+
+    def stepped(self, optimizer: Any) -> None:
+        """Note that an optimizer has made a step since the last one was made."""
+        self._stepping.add(self.recorder.number(optimizer))
+
+    def _trained(self) -> set[int]:
+        """Return the numbers of parameters of optimizers, but for those that were frozen when the last one was made, and that only optimizers have which have not stepped since."""
+        optimizers = self.recorder.optimizers
+        stepping = [optimizers[each] for each in self._stepping & optimizers.keys()]
+        left_behind = self.recorder.frozen_at_build.difference(*(each.parameters for each in stepping))
+        return self.optimized() - left_behind
 
     def after_backward(self, models: Iterable[tuple[nn.Module, ModelSeen]]) -> None:
         """Count how often the weights of a model without an optimizer have moved since the last backward pass.
@@ -38,7 +66,7 @@ class Outsiders:
         self._passes += 1
         if self._passes > MOST_PASSES:
             return
-        used = {number for each in self.recorder.optimizers.values() for number in each.parameters}
+        used = self.optimized()
         for module, seen in models:
             parameters = list(module.parameters())
             if any(self.recorder.number(each) in used for each in parameters):
@@ -83,12 +111,13 @@ class Outsiders:
                 self.recorder.parameter(parameter, f"{type(module).__name__}.{name}").model = root
                 self._strays.append(weakref.ref(parameter))
 
-    def count_strays(self, used: set[int]) -> None:
+    def count_strays(self) -> None:
         """Count, after a step, the parameters that belong to no model."""
-        self.count([each for reference in self._strays if (each := reference()) is not None], used)
+        self.count([each for reference in self._strays if (each := reference()) is not None])
 
-    def count(self, parameters: Iterable[nn.Parameter], used: set[int]) -> None:
-        """Count, after a step, those of the parameters with a gradient that are not in `used`."""
+    def count(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Count, after a step, those of the parameters with a gradient that no optimizer moves."""
+        used = self._trained()
         for parameter in parameters:
             number = self.recorder.number(parameter)
             if number in used or not parameter.requires_grad or parameter.grad is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from snugfit.doctor.observe.apart_samples import sampled_apart
 from snugfit.doctor.observe.row_orders import shuffled_apart
 from snugfit.doctor.observe.script_syntax import syntax_of
-from snugfit.doctor.observe.watchers.watch_log import is_own, shown
+from snugfit.doctor.observe.watchers.script_frames import is_own, shown
 
 _DRAWS = re.compile(r"\b(shuffle|train_test_split|randperm|permutation)\(")
 _ZERO_RATE = re.compile(r"\b\w*lr[\"']?\s*[:=]\s*0(\.0*)?\s*([,)}#]|$)")

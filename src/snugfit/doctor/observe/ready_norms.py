@@ -9,7 +9,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from snugfit.doctor.observe.module_facts import NORMS
 from snugfit.doctor.observe.script_events import UnreadyNorm
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.weights import digest
 
 MOST_LOOKS = 3

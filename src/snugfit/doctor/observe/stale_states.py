@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from snugfit.doctor.observe.script_events import StaleState
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 
 class StaleStates:

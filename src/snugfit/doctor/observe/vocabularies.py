@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from snugfit.doctor.observe.watchers.watch_log import is_own, own_frames
+from snugfit.doctor.observe.watchers.script_frames import is_own, own_frames
 
 _END = re.compile(
     r"^[<\[|(]*\s*/?(eos|end|eot|stop|s|end_?of_?(text|sentence|seq\w*|turn)|endoftext|im_end)\s*[>\]|)]*$",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Gradients
+from snugfit.doctor.observe.watchers.script_frames import callers
 from snugfit.doctor.observe.watchers.watch_argmax import watch_argmax
 from snugfit.doctor.observe.watchers.watch_attention import watch_attention
 from snugfit.doctor.observe.watchers.watch_copies import NoiseDrawn, watch_copies
@@ -18,7 +19,7 @@ from snugfit.doctor.observe.watchers.watch_hand_losses import watch_hand_losses
 from snugfit.doctor.observe.watchers.watch_inputs import InputWatch
 from snugfit.doctor.observe.watchers.watch_likenesses import LikenessWatch
 from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders, watch_scales
-from snugfit.doctor.observe.watchers.watch_log import Recorder, callers
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_losses import watch_losses, watch_other_losses
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_nearest import watch_nearest

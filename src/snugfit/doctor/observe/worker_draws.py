@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from snugfit.doctor.observe.watchers.watch_log import is_own, shown
+from snugfit.doctor.observe.watchers.script_frames import is_own, shown
 
 _SEEDS = frozenset({"seed", "manual_seed", "set_seed", "seed_everything"})
 _OWN = frozenset({"initial_seed", "get_worker_info", "getpid", "urandom", "time", "time_ns", "SeedSequence"})

@@ -6,22 +6,19 @@ import itertools
 import re
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
 from snugfit.doctor.observe.log import Log, OptimizerSeen
+from snugfit.doctor.observe.log_views import is_scored, trained_models
 from snugfit.doctor.observe.run_events import BestAliased, StaleSave
-from snugfit.doctor.observe.script_events import (
+from snugfit.doctor.observe.script_events import Event, Forward, ScheduleStep, Step
+from snugfit.doctor.observe.state_events import (
     Average,
     AverageKept,
-    Event,
-    Forward,
     Load,
     Overwritten,
     Restore,
     Resume,
     Save,
-    ScheduleStep,
     StateRestore,
-    Step,
 )
 
 LEAST_STEPS = 3

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from snugfit.doctor.findings import LARGE_LEAK, Certainty, Finding
-from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
-from snugfit.doctor.observe.log import LoaderSeen, Log, Overlap
-from snugfit.doctor.observe.script_events import Backward, Batch, EpochEnd, Forward, RankWeights
+from snugfit.doctor.observe.log import Log, Overlap
+from snugfit.doctor.observe.log_views import is_scored, trained_models, training_loaders
+from snugfit.doctor.observe.script_events import Batch, EpochEnd, Forward, RankWeights
 
 LEAK = 0.01
 LEAST_SHARED = 3
@@ -19,17 +19,6 @@ LEAST_ROWS = 5
 LEAST_BATCHES = 5
 LEAST_BYPASSES = 3
 SLOW_SECONDS = 0.005
-
-
-def training_loaders(log: Log) -> list[LoaderSeen]:
-    """Loaders whose batches are differentiated."""
-    used, current = set(), 0
-    for event in log.events:
-        if isinstance(event, Batch):
-            current = event.loader
-        elif isinstance(event, Backward):
-            used.add(current)
-    return [loader for loader in log.loaders if loader.id in used]
 
 
 def leakage(log: Log) -> list[Finding]:

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.detectors.mode_faults import is_one_batch, trained_models
 from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.script_events import (
-    Forward,
-    Hits,
-    LabelColumn,
-    Loss,
-    SeesFuture,
-    UnreadyNorm,
-)
+from snugfit.doctor.observe.log_views import is_one_batch, trained_models
+from snugfit.doctor.observe.script_events import Forward, Hits, LabelColumn, Loss, SeesFuture, UnreadyNorm
 from snugfit.doctor.observe.text_events import PaddingMask
 
 LEAST_PASSES = 3

@@ -6,20 +6,19 @@ import itertools
 from collections import Counter
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.log import Log, OptimizerSeen
+from snugfit.doctor.observe.log_views import training_loaders
 from snugfit.doctor.observe.run_events import DrawnApart, OtherIndex, OtherOrder, SameOrder
 from snugfit.doctor.observe.script_events import (
     MixedApart,
     OptimizerBuilt,
     OtherRows,
     RecomputeDraws,
-    Restore,
     Seed,
     StaleState,
-    StateRestore,
     Step,
 )
+from snugfit.doctor.observe.state_events import Restore, StateRestore
 
 LEAST_TIMES = 3
 LEAST_STEPS = 2

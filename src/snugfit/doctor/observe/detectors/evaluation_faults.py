@@ -7,9 +7,8 @@ from collections import Counter
 from operator import itemgetter
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.detectors.data_faults import training_loaders
-from snugfit.doctor.observe.detectors.mode_faults import is_scored, trained_models
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.log_views import is_scored, trained_models, training_loaders
 from snugfit.doctor.observe.run_events import LengthDivides, MeanOfBatches, OwnStatistics, ScaledAlone
 from snugfit.doctor.observe.script_events import (
     Backward,

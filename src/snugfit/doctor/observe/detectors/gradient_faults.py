@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from statistics import median
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.log_views import Window, steps, windows
 from snugfit.doctor.observe.script_events import (
     Backward,
     Batch,
     Clip,
     EpochEnd,
-    Event,
-    Forward,
     Loss,
     ScalerStep,
     Step,
@@ -169,60 +167,11 @@ def _cleared_for_another(log: Log) -> list[Finding]:
     return []
 
 
-def steps(log: Log) -> int:
-    """Return how many optimizer steps there were."""
-    return sum(1 for _ in log.of(Step))
-
-
 def _last_before(log: Log, step: Step) -> ZeroGrad | None:
     before = log.events[: next(place for place, event in enumerate(log.events) if event is step)]
     return next(
         (e for e in reversed(before) if isinstance(e, ZeroGrad) and step.optimizer in e.optimizers), None
     )
-
-
-@dataclass
-class Window:
-    """The backward passes of one optimizer step, at one line, with what came between them."""
-
-    optimizer: int
-    passes: list[Backward] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    step: Step | None = None
-
-    def accumulates(self) -> bool:
-        """Several micro-batches at one line, each with a forward pass of its own through one model."""
-        forwards = [event for event in self.events if isinstance(event, Forward) and event.grad]
-        loaders = {event.loader for event in self.events if isinstance(event, Batch)}
-        same_line = len({each.at for each in self.passes}) == 1
-        one_model = bool(forwards) and min(
-            map([f.module for f in forwards].count, {f.module for f in forwards})
-        ) >= len(self.passes)
-        return len(self.passes) > 1 and same_line and one_model and len(loaders) <= 1
-
-
-def windows(log: Log) -> list[Window]:
-    """Return the windows of every optimizer; the last may have no step."""
-    closed: list[Window] = []
-    open_: dict[int, Window] = {}
-    between: list[Event] = []
-    for event in log.events:
-        for window in open_.values():
-            window.events.append(event)
-        between.append(event)
-        if isinstance(event, Backward):
-            for optimizer in event.touched:
-                if optimizer not in event.adds_to or optimizer not in open_:
-                    if optimizer in open_:
-                        closed.append(open_[optimizer])
-                    open_[optimizer] = Window(optimizer, events=list(between))
-                open_[optimizer].passes.append(event)
-            between = []
-        elif isinstance(event, Step) and event.optimizer in open_:
-            window = open_.pop(event.optimizer)
-            window.step = event
-            closed.append(window)
-    return closed + list(open_.values())
 
 
 def accumulation(log: Log) -> list[Finding]:

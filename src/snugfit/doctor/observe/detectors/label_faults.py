@@ -6,8 +6,8 @@ import itertools
 from collections import Counter
 
 from snugfit.doctor.findings import LEAST_ENDS, Certainty, Finding
-from snugfit.doctor.observe.detectors.data_faults import training_loaders
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.log_views import training_loaders
 from snugfit.doctor.observe.run_events import EndSeen
 from snugfit.doctor.observe.script_events import Forward, Loss, OutsideDomain, ScoresAsLogits
 from snugfit.doctor.observe.text_events import HeadTokens, Labels, MaskedTokens, Tokenized

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.detectors.mode_faults import is_one_batch
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.log_views import is_one_batch
 from snugfit.doctor.observe.script_events import (
     OVER_ROWS,
     Backward,

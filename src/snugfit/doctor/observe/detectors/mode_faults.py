@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.detectors.gradient_faults import windows
 from snugfit.doctor.observe.log import Log, ModelSeen
+from snugfit.doctor.observe.log_views import is_one_batch, is_scored, trained_models, windows
 from snugfit.doctor.observe.run_events import ForgottenMode, TakenOut
 from snugfit.doctor.observe.script_events import (
     ATTENTION,
-    Average,
     Backward,
     Batch,
     Compared,
@@ -16,11 +15,10 @@ from snugfit.doctor.observe.script_events import (
     Event,
     Forward,
     Hits,
-    Loss,
-    Restore,
     SklearnScore,
     Step,
 )
+from snugfit.doctor.observe.state_events import Average, Restore
 
 TINY_ROWS = 8
 LEAST_PASSES = 3
@@ -33,12 +31,6 @@ PICTURE = 30.0
 
 def _models(log: Log) -> dict[int, ModelSeen]:
     return {model.id: model for model in log.models}
-
-
-def trained_models(log: Log) -> set[int]:
-    """Models with a parameter in an optimizer."""
-    used = {number for optimizer in log.optimizers for number in optimizer.parameters}
-    return {each.model for each in log.parameters if each.id in used}
 
 
 def _models_of_optimizers(log: Log) -> dict[int, set[int]]:
@@ -273,22 +265,6 @@ def _came_with_batch(events: list[Event], place: int) -> bool:
     return False
 
 
-def is_scored(events: list[Event], place: int, *, compared: bool = True) -> bool:
-    """Return whether a loss, an argmax or a comparison without a graph follows before the next forward pass, step or backward pass.
-
-    Args:
-        compared: whether a comparison by hand is enough, which targets and actions of an agent are made by too.
-    """
-    for event in events[place + 1 :]:
-        if isinstance(event, Loss):
-            return not event.grad
-        if isinstance(event, Compared) and compared:
-            return True
-        if isinstance(event, Forward | Step | Backward):
-            return False
-    return False
-
-
 def _compared_by_hand(log: Log, trained: set[int]) -> list[Forward]:
     """Return passes in training mode, without a graph, on rows that nothing trains on, whose predictions are compared with something.
 
@@ -348,16 +324,6 @@ def _scored_in_part(log: Log, trained: set[int]) -> list[Forward]:
                 bad.append(last)
             last = None
     return bad if bad and is_one_batch(log.events) else []
-
-
-def is_one_batch(events: list[Event]) -> bool:
-    """Return whether all passes have one batch, as those of a graph have."""
-    passes = [
-        (event.rows, event.scale)
-        for event in events
-        if isinstance(event, Forward) and event.grad and event.scale
-    ]
-    return len(passes) >= LEAST_PASSES and len(set(passes)) == 1
 
 
 def _is_compared(events: list[Event], place: int) -> bool:

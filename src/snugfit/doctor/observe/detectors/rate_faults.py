@@ -10,7 +10,8 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.mode_faults import PICTURE
 from snugfit.doctor.observe.log import Log, ModelSeen, OptimizerSeen, SchedulerSeen
 from snugfit.doctor.observe.run_events import Move
-from snugfit.doctor.observe.script_events import Backward, Loss, Restore, ScheduleStep, Step
+from snugfit.doctor.observe.script_events import Backward, Loss, ScheduleStep, Step
+from snugfit.doctor.observe.state_events import Restore
 
 LEAST_PASSES = 12
 EXPLOSION, LARGE = 1e4, 1e3

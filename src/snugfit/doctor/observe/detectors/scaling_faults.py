@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.detectors.gradient_faults import Window, steps, windows
 from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.log_views import Window, steps, windows
 from snugfit.doctor.observe.script_events import Clip, Rescale, Step
 
 LARGE = 128.0  # what multiplies a loss to keep small gradients from vanishing; a number of rows or of losses is less

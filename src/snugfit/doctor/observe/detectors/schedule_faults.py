@@ -7,9 +7,8 @@ import math
 from collections import Counter
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.detectors.data_faults import training_loaders
-from snugfit.doctor.observe.detectors.gradient_faults import windows
 from snugfit.doctor.observe.log import Log, SchedulerSeen
+from snugfit.doctor.observe.log_views import training_loaders, windows
 from snugfit.doctor.observe.rate_curves import end_of
 from snugfit.doctor.observe.run_events import WrongWay
 from snugfit.doctor.observe.script_events import (

@@ -17,11 +17,10 @@ from snugfit.doctor.observe.graph_nodes import (
 )
 from snugfit.doctor.observe.padding_tokens import labels_on_padding
 from snugfit.doctor.observe.run_events import Fault
-from snugfit.doctor.observe.script_events import (
-    WrongAxis,
-)
+from snugfit.doctor.observe.script_events import WrongAxis
 from snugfit.doctor.observe.text_events import MaskedTokens
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 
 def look_at_one_class(recorder: Recorder, name: str, scores: Tensor) -> None:
@@ -51,18 +50,18 @@ def look_at_multi_hot(recorder: Recorder, name: str, scores: Tensor, target: Ten
 
 def look_at_padded_labels(recorder: Recorder, target: Tensor, options: dict[str, Any]) -> None:
     """Note labels that count where the tokens that were read last are padding, unless the script weighs each of them itself."""
-    tokens, whole = recorder.tokens, options.get("reduction", "mean") != "none"
+    tokens, whole = recorder.tokens.last, options.get("reduction", "mean") != "none"
     if not (recorder.detailed and whole and torch.is_grad_enabled()) or tokens is None:
         return
     if (
         tokens.dim() != 2 or tokens.numel() != target.numel()
     ):  # those of a decoder that is stepped are read one by one
-        tokens = recorder.decoded if is_next_padding(recorder, target) else tokens
+        tokens = recorder.tokens.decoded if is_next_padding(recorder, target) else tokens
     if tokens is None or tokens.dim() != 2:
         return
     if tokens.device != target.device or target.numel() not in (tokens.numel(), tokens.numel() - len(tokens)):
         return
-    padding = recorder.padding_of(tokens)
+    padding = recorder.tokens.padding_of(tokens)
     if padding is None:
         return
     counted = labels_on_padding(padding, target, options.get("ignore_index", -100), options.get("weight"))
@@ -73,7 +72,7 @@ def look_at_padded_labels(recorder: Recorder, target: Tensor, options: dict[str,
 
 def is_next_padding(recorder: Recorder, target: Tensor) -> bool:
     """Return whether a model got tokens, one for each label, of which those that are padding have padding as their labels."""
-    tokens = recorder.decoded
+    tokens = recorder.tokens.decoded
     if (
         tokens is None
         or tokens.numel() != target.numel()
@@ -81,7 +80,7 @@ def is_next_padding(recorder: Recorder, target: Tensor) -> bool:
         or target.is_floating_point()
     ):
         return False
-    padding = recorder.padding_of(tokens)
+    padding = recorder.tokens.padding_of(tokens)
     if padding is None or not bool(padding.any()):
         return False
     labels = target.detach().reshape(tokens.shape)[padding]

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own
+from snugfit.doctor.observe.watchers.script_frames import is_own
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 Call: TypeAlias = Callable[..., Any]
 Look: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any], Tensor], None]

@@ -13,8 +13,9 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.class_axes import ClassAxes
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import WrongAxis
+from snugfit.doctor.observe.watchers.script_frames import is_own, where
 from snugfit.doctor.observe.watchers.watch_cuts import note_cut
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_losses import simple_loss
 
 _Call = Callable[..., Any]

@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.text_events import PaddingMask
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_places import PlaceWatch
 
 _Call = Callable[..., Any]
@@ -30,7 +31,7 @@ def watch_attention(recorder: Recorder, places: PlaceWatch, patches: Patches) ->
                     places.attended(args, kwargs, of_heads=False)
                     query, key = (*args, kwargs.get("query"), kwargs.get("key"))[:2]
                     free = kwargs.get("attn_mask") is None and not kwargs.get("is_causal")
-                    tokens = recorder.tokens_of(key) if query is key else None
+                    tokens = recorder.tokens.of(key) if query is key else None
                     if tokens is not None:
                         _note(recorder, tokens, key, kwargs.get("key_padding_mask"), free=free)
             return original(*args, **kwargs)
@@ -52,7 +53,7 @@ def _note(recorder: Recorder, tokens: Tensor, key: Any, mask: Any, *, free: bool
         or sorted(key.shape[:2]) != sorted(tokens.shape)
     ):
         return
-    padding = recorder.padding_of(tokens)
+    padding = recorder.tokens.padding_of(tokens)
     if padding is None or (mask is None and not free):
         return
     hidden = torch.zeros_like(padding)

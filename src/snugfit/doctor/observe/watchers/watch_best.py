@@ -16,7 +16,8 @@ from snugfit.doctor.observe.best_scores import (
     unnoted_best,
 )
 from snugfit.doctor.observe.run_events import BestAliased, BestNotNoted, Fault
-from snugfit.doctor.observe.watchers.watch_log import Recorder, line_in, own_frames
+from snugfit.doctor.observe.watchers.script_frames import line_in, own_frames
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 MOST_FRAMES = 4
 LEAST_WRITTEN = 3

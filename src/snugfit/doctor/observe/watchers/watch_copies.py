@@ -14,7 +14,8 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.watchers.own_calls import after_own_calls
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.script_frames import is_own, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _Call = Callable[..., Any]
 MOST_DRAWN, MOST_HELD = 8, 1_000_000

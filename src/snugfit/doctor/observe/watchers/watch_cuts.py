@@ -12,7 +12,8 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.graph_nodes import leaves_of
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.watchers.own_calls import is_looked_at
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _Call = Callable[..., Any]
 MOST_CUTS = 64

@@ -16,7 +16,8 @@ from snugfit.doctor.observe.run_events import OtherOrder
 from snugfit.doctor.observe.script_events import OVER_ROWS, LabelColumn, OtherRows, SeesFuture, WrongAxis
 from snugfit.doctor.observe.target_leaks import column_of_target
 from snugfit.doctor.observe.term_events import PaddingRead
-from snugfit.doctor.observe.watchers.watch_log import Recorder, line_in, own_frames, where
+from snugfit.doctor.observe.watchers.script_frames import line_in, own_frames, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch, TimeFirst
 from snugfit.doctor.observe.watchers.watch_squashes import softmax_over_rows
 
@@ -68,9 +69,9 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
         _note_time_first(recorder, modules.time_first, "the next tokens lie along the second")
     elif modules.time_first is not None and _lies_by_rows(modules, target):
         _look_at_rows(recorder, modules.time_first, modules.rows_drawn)
-    elif one_each and recorder.tokens is not None and recorder.tokens.shape[:1] == target.shape[:1]:
+    elif one_each and recorder.tokens.last is not None and recorder.tokens.last.shape[:1] == target.shape[:1]:
         _look_at_padding(recorder, modules, scores)
-    elif recorder.tokens is not None and not _look_at_future(recorder, modules, scores, target):
+    elif recorder.tokens.last is not None and not _look_at_future(recorder, modules, scores, target):
         _look_at_padded_places(recorder, modules, scores, target)
 
 
@@ -129,8 +130,8 @@ def _note_time_first(recorder: Recorder, layer: TimeFirst, why: str) -> None:
 
 def _look_at_padding(recorder: Recorder, modules: ModuleWatch, scores: Tensor) -> None:
     """Note scores of padded rows that depend on their padding."""
-    tokens = recorder.tokens
-    padding = None if tokens is None or tokens.dim() != 2 else recorder.padding_of(tokens)
+    tokens = recorder.tokens.last
+    padding = None if tokens is None or tokens.dim() != 2 else recorder.tokens.padding_of(tokens)
     if padding is None or scores.shape[:1] != padding.shape[:1]:
         return
     anchor = modules.dependence.take()
@@ -162,8 +163,8 @@ def _note_padding(
 
 def _look_at_padded_places(recorder: Recorder, modules: ModuleWatch, scores: Tensor, target: Tensor) -> None:
     """Note scores of the first token of padded rows that depend on the padding, where each token has a target."""
-    tokens = recorder.tokens
-    padding = None if tokens is None or tokens.dim() != 2 else recorder.padding_of(tokens)
+    tokens = recorder.tokens.last
+    padding = None if tokens is None or tokens.dim() != 2 else recorder.tokens.padding_of(tokens)
     if (
         padding is None
         or target.numel() != padding.numel()
@@ -187,7 +188,7 @@ def _look_at_padded_places(recorder: Recorder, modules: ModuleWatch, scores: Ten
 
 def _look_at_future(recorder: Recorder, modules: ModuleWatch, scores: Tensor, target: Tensor) -> bool:
     """Note scores of a token that depend on the next one, which is their label; return whether labels are next tokens."""
-    tokens = recorder.tokens
+    tokens = recorder.tokens.last
     if tokens is None or tokens.dim() != 2 or tokens.numel() < LEAST_TOKENS or scores.dim() < 2:
         return False
     if tokens.device != target.device:  # the layers of one model lie on several devices

@@ -15,11 +15,9 @@ from snugfit.doctor.observe.graph_nodes import (
     maker_of,
     mark_log_probabilities,
 )
-from snugfit.doctor.observe.script_events import (
-    ScoresAsLogits,
-    TargetGradient,
-)
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.script_events import ScoresAsLogits, TargetGradient
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _Call = Callable[..., Any]
 

@@ -11,7 +11,8 @@ from snugfit.doctor.observe.companions import Companion, LossCall
 from snugfit.doctor.observe.graph_nodes import kind_of
 from snugfit.doctor.observe.internals import number_beside
 from snugfit.doctor.observe.run_events import Fault
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 LEAST_SEEN, MOST_NODES, MOST_LOSSES = 3, 64, 8
 _SLACK = 1e-3

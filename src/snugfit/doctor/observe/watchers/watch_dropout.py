@@ -15,7 +15,8 @@ from snugfit.doctor.observe.graph_nodes import mark_mixing
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.run_events import ForgottenMode
 from snugfit.doctor.observe.script_events import ATTENTION, Drop, Forward
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.run_events import StaleSave
-from snugfit.doctor.observe.script_events import Load, Resume, Save
+from snugfit.doctor.observe.state_events import Load, Resume, Save
+from snugfit.doctor.observe.watchers.script_frames import called_directly, innermost, is_own, where
 from snugfit.doctor.observe.watchers.watch_best import look_at_best_file, look_for_best
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, innermost, is_own, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.weights import states_in
 

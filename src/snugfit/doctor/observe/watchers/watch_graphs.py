@@ -16,7 +16,8 @@ from torch import Tensor
 
 from snugfit.doctor.observe.row_digests import tensors_in
 from snugfit.doctor.observe.script_events import GraphKept
-from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, is_own, shown, where
+from snugfit.doctor.observe.watchers.script_frames import innermost, is_own, shown, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 MANY = 10
 """So many graphs at once are held by no variable that only names the last value."""

@@ -14,7 +14,8 @@ from snugfit.doctor.observe.internals import axis_of_softmax, script_as, size_of
 from snugfit.doctor.observe.script_events import ScoresAsLogits, WrongAxis
 from snugfit.doctor.observe.watchers.class_scores import look_at_padded_labels
 from snugfit.doctor.observe.watchers.own_calls import after_own_calls
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 MOST_NUMBERS = 4_000_000
 _PICKED = "snugfit picked"

@@ -17,7 +17,8 @@ from snugfit.doctor.observe.padding_tokens import labels_on_padding
 from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.target_leaks import ordered_column
 from snugfit.doctor.observe.text_events import MaskedTokens
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _TABLES = re.compile(r"\b(import|from) (pandas|polars|csv)\b|genfromtxt|loadtxt")
 LEAST_SEEN, LEAST_ORDERED = 2, 4
@@ -85,7 +86,7 @@ class InputWatch(Companion):
 
     def lost(self, loss: LossCall) -> None:
         """Note labels of padding that count, where the tokens were read one place after the other."""
-        tokens, target, options = self._recorder.tokens, loss.target, loss.options
+        tokens, target, options = self._recorder.tokens.last, loss.target, loss.options
         whole = options.get("reduction", "mean") != "none"
         read_at_once = tokens is None or tokens.numel() in (target.numel(), target.numel() + len(tokens))
         if (
@@ -97,7 +98,9 @@ class InputWatch(Companion):
             return
         for each in self._inputs:
             fits = each.dim() == 2 and not each.is_floating_point() and each.numel() == target.numel()
-            padding = self._recorder.padding_of(each) if fits and each.device == target.device else None
+            padding = (
+                self._recorder.tokens.padding_of(each) if fits and each.device == target.device else None
+            )
             if padding is None:
                 continue
             counted = labels_on_padding(

@@ -16,7 +16,8 @@ from snugfit.doctor.observe.internals import axes_of_norm, axis_of_join, size_of
 from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.term_events import OwnRowScored
 from snugfit.doctor.observe.watchers.own_calls import after_own_calls
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 LEAST_ROWS, LEAST_SEEN, MOST_NODES = 4, 3, 400
 LEAST_LIKE, _SLACK = 8, 1e-3

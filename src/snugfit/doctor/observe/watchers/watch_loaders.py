@@ -31,14 +31,8 @@ from snugfit.doctor.observe.run_events import (
 )
 from snugfit.doctor.observe.script_events import Batch, EpochEnd, LengthRead
 from snugfit.doctor.observe.shared_windows import SharedWindows
-from snugfit.doctor.observe.watchers.watch_log import (
-    Recorder,
-    called_directly,
-    innermost,
-    is_own,
-    shown,
-    where,
-)
+from snugfit.doctor.observe.watchers.script_frames import called_directly, innermost, is_own, shown, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_tables import look_at_orders, look_at_whole
 from snugfit.doctor.observe.whole_scales import scaled_together

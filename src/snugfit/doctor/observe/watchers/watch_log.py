@@ -1,25 +1,22 @@
-"""The base of the watchers: the log, numbers for objects, the script's own line, and when to stop."""
+"""The recorder that all watchers write by: the log, numbers for objects, how closely is looked, and when to stop."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
-import sys
-import sysconfig
 import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache, lru_cache
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from snugfit.doctor.observe.log import LoaderSeen, Log, OptimizerSeen, ParameterSeen, write_log
 from snugfit.doctor.observe.script_events import Backward, Clip, Event, Rescale, ScalerStep, Step
+from snugfit.doctor.observe.watchers.script_frames import forget_callers
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
 _Thing = TypeVar("_Thing")
 FLUSH_SECONDS = 5.0
 MOST_EVENTS = 200_000
-LEAST_TOKENS, NEXT = 32, 0.99
-"""Share of at least so many labels that are later tokens, from which on all are."""
 MOST_RENEWALS = 3
 """Optimizers that are made later, whose first updates are looked at one by one too."""
 REST_AFTER, REST_EVERY, LOOKED = 64, 16, 2
@@ -49,118 +44,9 @@ _UNFINISHED = (Backward, Clip, Rescale, ScalerStep)
 """Acts that mean something together with the step that ends them."""
 WITHOUT_VALUES = "calls on the meta device, where tensors have no values"
 
-_PACKAGE = str(Path(__file__).resolve().parents[3])
-_LIBRARIES = tuple(
-    {
-        *(os.path.realpath(path) + os.sep for path in sysconfig.get_paths().values() if "python" in path),
-        _PACKAGE + os.sep,
-    }
-)
-
 
 class Stop(SystemExit):
     """The observer's time is over: the script ends as by `sys.exit(0)`."""
-
-
-@cache
-def is_own(file: str) -> bool:
-    """Return whether this is a file of the script: of no library, and no part of the interpreter."""
-    if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
-        return False
-    try:
-        return not os.path.realpath(file).startswith(_LIBRARIES)
-    except OSError:  # a relative path, and the working folder was deleted
-        return True
-
-
-def innermost() -> FrameType | None:
-    """Return the innermost frame of the script's own code."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_own(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
-
-
-def own_frames(most: int) -> Iterator[FrameType]:
-    """Yield frames of the script's own code, the innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and most:
-        if is_own(frame.f_code.co_filename):
-            most -= 1
-            yield frame
-        frame = frame.f_back
-
-
-def where() -> str:
-    """file:line of the script, relative to the working folder where it lies inside; "" in a thread of a library."""
-    frame = innermost()
-    if frame is None:
-        return ""
-    place = _place(frame.f_code.co_filename, frame.f_lineno)
-    if place not in _asked:
-        _asked.add(place)
-        _note_callers(frame)
-    return place
-
-
-_asked: set[str] = set()
-callers: dict[str, list[str]] = {}
-"""The lines of the script that were seen to call a function of its own, by the function's first line: those that stood around what was looked at."""
-
-
-def _note_callers(frame: FrameType) -> None:
-    """Note the lines of the script that have called each other down to this frame, the first time that its line is asked for; a library's frames between them are left out."""
-    called, outer = frame, frame.f_back
-    while outer is not None:
-        if is_own(outer.f_code.co_filename):
-            line = _place(outer.f_code.co_filename, outer.f_lineno)
-            if called.f_code.co_name != "<module>":
-                lines = callers.setdefault(
-                    _place(called.f_code.co_filename, called.f_code.co_firstlineno), []
-                )
-                lines += [] if line in lines else [line]
-            called = outer
-        outer = outer.f_back
-
-
-def line_in(frame: FrameType, number: int) -> str:
-    """Return file:line for a line of the file that a frame runs."""
-    return _place(frame.f_code.co_filename, number)
-
-
-@lru_cache(maxsize=4096)
-def _place(file: str, number: int) -> str:
-    """Return file:line as it is shown, from the folder in which it was first seen."""
-    return f"{shown(file)}:{number}"
-
-
-def shown(file: str) -> Path:
-    """Return a file's path relative to the working folder, where it lies inside."""
-    try:
-        folder = os.getcwd()
-    except OSError:  # it was deleted
-        folder = ""
-    return _shown(file, folder)
-
-
-@cache
-def _shown(file: str, folder: str) -> Path:
-    path = Path(file)
-    try:
-        return path.resolve().relative_to(folder)
-    except (ValueError, OSError):
-        return path
-
-
-def called_directly(past: str = "") -> bool:
-    """Return whether the function that is being wrapped was called by the script itself, or by a module of this name that it called."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (
-        frame.f_code.co_filename.startswith(_PACKAGE)
-        or (past and str(frame.f_globals.get("__name__")).startswith(past))
-    ):
-        frame = frame.f_back
-    return frame is not None and is_own(frame.f_code.co_filename)
 
 
 def _reference(thing: Any) -> Callable[[], Any]:
@@ -243,7 +129,7 @@ class Recorder:
         ends: the token that ends a text, its number and its name, in vocabularies of the script's own, by their size.
         infinite_at: the line that last made something infinite, or no number, of numbers that were finite, outside of what is differentiated.
         tables: the lines that last made tables of all pairs of as many numbers, by their shape.
-        decoded: the tokens that a model got last beside others, as a decoder does, in the first updates.
+        tokens: those that the model read last.
         source_read: whether the script's source was read for what no function of torch sees.
         waited_for: whether a schedule waits for a score that rises; `scored_losses` are the mean losses of evaluations since it was stepped,
             and their rows.
@@ -264,6 +150,7 @@ class Recorder:
         from torch.utils.data import get_worker_info  # torch's, which the script imports first
 
         from snugfit.doctor.observe.internals import hiding, missing_parts, profiling_test, tracing
+        from snugfit.doctor.observe.watchers.tokens_read import TokensRead
 
         self._profiling = profiling_test()
         self.tracing, self.hiding = tracing, hiding
@@ -288,8 +175,7 @@ class Recorder:
         self._numbers: dict[int, tuple[int, Callable[[], Any]]] = {}
         self._next = 1
         self._process = os.getpid()
-        _asked.clear()
-        callers.clear()
+        forget_callers()
         self._inherited: int | None = None
         self._stop_after = stop_after
         self.quiet = 0
@@ -312,13 +198,7 @@ class Recorder:
         self.ends: dict[int, tuple[int, str] | None] = {}
         self.deviations: dict[int, str] = {}
         self.deviations_taken: dict[str, int] = {}
-        self._tokens: torch.Tensor | None = None
-        self._read: list[torch.Tensor] = []
-        self.tokens: torch.Tensor | None = None
-        self.decoded: torch.Tensor | None = None
-        self.reader: Any = None
-        self._padding: int | None = None
-        self.vocabulary = 0
+        self.tokens = TokensRead()
 
     def number(self, thing: Any) -> int:
         """Return a number for this object, while it lives; 0 for None."""
@@ -350,73 +230,6 @@ class Recorder:
             )
             self.log.parameters.append(self.parameters[number])
         return self.parameters[number]
-
-    def token_batch(self, reader: Any, tokens: torch.Tensor) -> None:
-        """Note tokens that went into the model, and the embedding that reads them."""
-        self.reader, self._padding, vocabulary = reader, reader.padding_idx, reader.num_embeddings
-        self.tokens, self.vocabulary = tokens.detach(), vocabulary
-        self._tokens = self.tokens.reshape(-1)
-        self._read = [*self._read[-3:], self.tokens]
-
-    def tokens_of(self, key: Any) -> torch.Tensor | None:
-        """Return the last tokens that were read as what attention gets, by the shape; those of an encoder and a decoder may be two. None where either may be meant."""
-        rows = sorted(getattr(key, "shape", ())[:2])
-        fit = [each for each in self._read if sorted(each.shape) == rows]
-        other = any(each.shape == fit[-1].shape and not each.equal(fit[-1]) for each in fit) if fit else True
-        return None if other and not (fit and fit[-1] is self.tokens) else fit[-1]
-
-    def padding_of(self, tokens: torch.Tensor) -> torch.Tensor | None:
-        """Return which tokens are padding: the one that an embedding leaves out, or that no setting names, where rows end in it; None without any."""
-        from snugfit.doctor.observe.padding_tokens import padding_behind  # imports torch, as the script has
-
-        if self._padding is None:
-            return padding_behind(tokens)
-        padding = (tokens == self._padding).flip(1).long().cumprod(1).flip(1).bool()
-        return padding if bool(padding.any()) and not bool(padding.all(1).any()) else None
-
-    @property
-    def tokens_in_batch(self) -> int:
-        """Return how many tokens the last batch had; 0 where none was seen."""
-        return 0 if self._tokens is None else self._tokens.numel()
-
-    def copies(self, labels: torch.Tensor, ignored: int, classes: int) -> float:
-        """Share of the labels that equal the model's input at the same place; 0 where they cannot be compared, -1 where nobody looks any more."""
-        tokens = self._tokens
-        if not self.detailed:
-            return -1.0
-        if (
-            tokens is None
-            or classes != self.vocabulary
-            or tokens.shape != labels.shape
-            or tokens.device != labels.device
-            or bool((labels == ignored).all())
-        ):
-            return 0.0
-        return float((tokens == labels)[labels != ignored].float().mean())
-
-    def places_ahead(self, labels: torch.Tensor, ignored: int) -> int:
-        """Return how many places behind the token that was read the labels lie, 1 or 2, -1 before it; 0 where they are other tokens, or too few to tell."""
-        tokens = self.tokens
-        if not self.detailed or tokens is None or tokens.dim() != 2 or tokens.device != labels.device:
-            return 0
-        rows, length = tokens.shape
-        width = labels.numel() // rows
-        if width * rows != labels.numel() or not 0 <= length - width <= 2:
-            return 0
-        wanted = labels.detach().reshape(rows, width)
-        if width == length and self._are(wanted[:, 1:], tokens[:, :-1], ignored):
-            return -1
-        for places in (1, 2):
-            many = min(width, length - places)
-            if self._are(wanted[:, :many], tokens[:, places : places + many], ignored):
-                return places
-        return 0
-
-    @staticmethod
-    def _are(labels: torch.Tensor, tokens: torch.Tensor, ignored: int) -> bool:
-        counted = labels != ignored
-        same = (labels == tokens) & counted
-        return int(counted.sum()) >= LEAST_TOKENS and int(same.sum()) >= NEXT * int(counted.sum())
 
     def begin_anew(self) -> None:
         """Look at the coming updates one by one again: an optimizer is made when others have stepped, as where a second model learns."""

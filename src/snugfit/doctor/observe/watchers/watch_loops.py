@@ -10,7 +10,8 @@ from snugfit.doctor.observe.batch_means import loop_trains, mean_of_batches, tak
 from snugfit.doctor.observe.overwritten_names import is_repeated, read_after_loop
 from snugfit.doctor.observe.run_events import MeanOfBatches
 from snugfit.doctor.observe.script_events import Backward, Forward, LastScore
-from snugfit.doctor.observe.watchers.watch_log import Recorder, line_in, own_frames
+from snugfit.doctor.observe.watchers.script_frames import line_in, own_frames
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 MOST_FRAMES = 3

@@ -24,6 +24,7 @@ from snugfit.doctor.observe.graph_nodes import (
     squashed_at,
     squashed_by,
 )
+from snugfit.doctor.observe.infinite_values import note_infinite
 from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
 from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.script_events import (
@@ -41,12 +42,13 @@ from snugfit.doctor.observe.watchers.class_scores import (
     look_at_one_class,
     look_at_padded_labels,
 )
+from snugfit.doctor.observe.watchers.script_frames import where
 from snugfit.doctor.observe.watchers.watch_copies import NoiseDrawn
 from snugfit.doctor.observe.watchers.watch_dependence import look_at_dependence
 from snugfit.doctor.observe.watchers.watch_likenesses import look_at_likenesses
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_loops import look_at_loop
-from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch, note_infinite
+from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_shapes import look_at_shapes
 from snugfit.doctor.observe.watchers.watch_texts import look_at_ends
 
@@ -447,7 +449,7 @@ def _seen(
     ignored = wanted == options.get("ignore_index", -100)
     counted = wanted[~ignored]
     outside = counted[(counted < 0) | (counted >= classes)]
-    tokens = target.dim() > 1 or recorder.tokens_in_batch == target.numel()
+    tokens = target.dim() > 1 or recorder.tokens.count == target.numel()
     labels: dict[str, int] = {}
     if classes <= MOST_CLASSES and not tokens and not outside.size and torch.is_grad_enabled():
         counts = np.bincount(counted, minlength=classes).tolist()
@@ -469,8 +471,10 @@ def _seen(
         tokens,
         labels,
         options.get("weight") is not None,
-        recorder.copies(flat, options.get("ignore_index", -100), classes),
+        recorder.tokens.copies(flat, options.get("ignore_index", -100), classes)
+        if recorder.detailed
+        else -1.0,
         options.get("ignore_index", -100) == 0,
-        recorder.places_ahead(target, options.get("ignore_index", -100)),
+        recorder.tokens.places_ahead(target, options.get("ignore_index", -100)) if recorder.detailed else 0,
         squashed_at(scores.grad_fn) if given == "probabilities" else "",
     )

@@ -6,7 +6,7 @@ import statistics
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from snugfit.doctor.observe.companions import Companion, ModelCall, ModuleOutput
 from snugfit.doctor.observe.dependence import Dependence
 from snugfit.doctor.observe.frozen_norms import FrozenNorms
 from snugfit.doctor.observe.graph_nodes import mark_mixing
+from snugfit.doctor.observe.infinite_values import note_infinite
 from snugfit.doctor.observe.internals import is_compiled
 from snugfit.doctor.observe.layer_inputs import Layers
 from snugfit.doctor.observe.library_lines import library_runs
@@ -41,17 +42,19 @@ from snugfit.doctor.observe.outsiders import Outsiders
 from snugfit.doctor.observe.own_source import line_that_follows, line_that_moves_nothing, line_that_sets
 from snugfit.doctor.observe.own_states import OwnStates
 from snugfit.doctor.observe.padding_tokens import has_axes_of
+from snugfit.doctor.observe.put_parameters import PutParameters
 from snugfit.doctor.observe.ready_norms import ReadyNorms
 from snugfit.doctor.observe.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.row_targets import RowTargets
-from snugfit.doctor.observe.script_events import Forward, InfiniteInput
+from snugfit.doctor.observe.script_events import Forward
 from snugfit.doctor.observe.stale_states import StaleStates
 from snugfit.doctor.observe.swapped_weights import SwappedWeights
 from snugfit.doctor.observe.tables import Tables
+from snugfit.doctor.observe.watchers.script_frames import called_directly, name_in_script, where
 from snugfit.doctor.observe.watchers.watch_best import look_for_aliases
 from snugfit.doctor.observe.watchers.watch_cuts import note_parameters
 from snugfit.doctor.observe.watchers.watch_graphs import KeptGraphs
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, own_frames, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_source import look_at_source
 from snugfit.doctor.observe.watchers.watch_tables import look_at_scale
 from snugfit.doctor.observe.watchers.watch_texts import (
@@ -112,13 +115,11 @@ class ModuleWatch:
         self.handed: dict[StorageWeakRef, int] = {}
         self.drawn: list[Tensor] = []
         self.rows_in_batch = 0
-        self._in_optimizers: tuple[int, set[int]] = (0, set())
-        self._stepping: set[int] = set()
         self._batch: weakref.ref[Tensor] | None = None
         self.scored_inputs: dict[str, list[int]] = {}
         self.time_first: TimeFirst | None = None
         self.recurs_at = ""
-        self._lines: dict[int, tuple[str, int]] = {}
+        self.put_parameters = PutParameters(recorder)
         self.last_trained = self.rows_drawn = 0
         self._learned: set[int] = set()
         self.tables = Tables()
@@ -148,30 +149,9 @@ class ModuleWatch:
         self.dependence.install(patches)
         patches.wrap(nn.Module, "__call__", self._called)
         patches.wrap(nn.Module, "__init__", self._made)
-        patches.wrap(nn.Module, "register_parameter", self._putting)
+        self.put_parameters.install(patches)
         patches.wrap(nn.Module, "train", self._switched)
         patches.wrap(torch, "compile", self._compiling)
-
-    def put_at(self, parameter: Tensor) -> tuple[str, int]:
-        """Return where the script itself has put a parameter into a module, and that one's number; "" and 0 where torch has."""
-        return self._lines.get(self.recorder.number(parameter), ("", 0))
-
-    def _putting(self, original: _Call) -> _Call:
-        recorder = self.recorder
-
-        def register_parameter(module: Any, name: str, param: Any) -> None:
-            original(module, name, param)
-            if (
-                not torch.compiler.is_dynamo_compiling()
-                and not recorder.looking
-                and recorder.here
-                and isinstance(param, Tensor)
-            ):
-                with recorder.guard():
-                    if called_directly("torch.nn.modules.module"):  # whose __setattr__ calls it
-                        self._lines[recorder.number(param)] = where(), recorder.number(module)
-
-        return register_parameter
 
     def note_function_of_mode(self, name: str) -> None:
         """Note that the model which is computing calls a function that drops in training alone."""
@@ -324,7 +304,7 @@ class ModuleWatch:
             if isinstance(module, nn.RNNBase | nn.Conv1d):
                 mark_mixing(output[0] if isinstance(output, tuple) else output, where())
             self._layers.after(module, output)
-            if self.recorder.reader is module:
+            if self.recorder.tokens.reader is module:
                 self.dependence.after(root.id, output)
 
     def _facts_of(self, module: nn.Module) -> RootFacts | None:
@@ -365,7 +345,7 @@ class ModuleWatch:
         self._batch = None if batch is None else weakref.ref(batch)
         if grad and self.recorder.detailed:
             whole = [each for each in inputs if each.dim() == 2 and not each.dtype.is_floating_point]
-            self.recorder.decoded = (
+            self.recorder.tokens.decoded = (
                 whole[-1].detach() if len(whole) > 1 and whole[-1].dtype is torch.long else None
             )
         self.rows_in_batch = 0 if batch is None else batch.shape[0]
@@ -507,7 +487,7 @@ class ModuleWatch:
             ),
             misspelt=(misspelt := misspelt_freezes(module)),
             misspelt_at=line_that_sets(misspelt.values()),
-            called=_name_in_script(module),
+            called=name_in_script(module),
         )
         self._roots[number] = (weakref.ref(module), seen)
         self.recorder.log.models.append(seen)
@@ -524,16 +504,8 @@ class ModuleWatch:
                 known.name, known.model = plain_name(name), seen.id
                 known.library = any(not each or name.startswith(f"{each}.") for each in libraries)
 
-    def _used(self) -> set[int]:
-        """Return the numbers of all parameters of optimizers."""
-        count = self.recorder.optimized
-        if count != self._in_optimizers[0]:
-            optimizers = self.recorder.optimizers.values()
-            self._in_optimizers = count, {number for each in optimizers for number in each.parameters}
-        return self._in_optimizers[1]
-
     def _is_trained(self, module: nn.Module) -> bool:
-        known = self._used()
+        known = self.outsiders.optimized()
         return any(self.recorder.number(each) in known for each in module.parameters())
 
     def optimizer_built(self) -> None:
@@ -543,24 +515,21 @@ class ModuleWatch:
         log.follows_at = log.follows_at or line_that_follows()
         if not log.updates:
             look_at_source(self.recorder)
-        self._stepping.clear()
-        self.recorder.frozen_at_build = {
+        self.outsiders.optimizer_built({
             number(each) for module in list(self._all.values()) for each in module._parameters.values()
             if each is not None and not each.requires_grad
-        }  # fmt: skip
+        })  # fmt: skip
 
     def stepped(self, optimizer: Any) -> None:
         """Remember the weights after a step, and look for gradients that no optimizer uses."""
         self.rows.stepped()
         if not self.recorder.detailed:
             self.drawn = []  # no other batch may come to take its place
-        self._stepping.add(self.recorder.number(optimizer))
-        used = self._used()
+        self.outsiders.stepped(optimizer)
         if self.recorder.detailed and not self._aliased:
             self._aliased = look_for_aliases(self.recorder)
         if self.recorder.close:
-            used = used - self._left_behind()
-            self.outsiders.count_strays(used)
+            self.outsiders.count_strays()
             self._moved.clear()
         for reference, seen in self._roots.values():
             module = reference()
@@ -570,18 +539,11 @@ class ModuleWatch:
             if trained:
                 self.weights.stepped(module, anew=self.recorder.close)
             if self.recorder.close and (trained or module.training):
-                self.outsiders.count(module.parameters(), used)
-
-    def _left_behind(self) -> set[int]:
-        """Return the numbers of parameters that were frozen when the last optimizer was built, and that only optimizers have which have not stepped since."""
-        stepping = [
-            self.recorder.optimizers[each] for each in self._stepping & self.recorder.optimizers.keys()
-        ]
-        return self.recorder.frozen_at_build.difference(*(each.parameters for each in stepping))
+                self.outsiders.count(module.parameters())
 
     def rested(self, optimizer: Any) -> None:
         """Remember the weights alone after a step in an update that rests: an evaluation is compared with them."""
-        self._stepping.add(self.recorder.number(optimizer))
+        self.outsiders.stepped(optimizer)
         for reference, seen in self._roots.values():
             module = reference()
             if module is not None and self._moves(optimizer, module, seen):
@@ -627,26 +589,3 @@ class ModuleWatch:
         count = len(self.recorder.log.events)  # of a long run not all of them
         held_out = [] if self.recorder.log.profiled else self.rows.held_out()  # rows may be trained on unseen
         self.recorder.log.held_out = [place for place in held_out if place < count]
-
-
-def note_infinite(recorder: Recorder, values: Iterable[Tensor]) -> None:
-    """Note that what a model, or its loss, is given is not finite, and the line that made it so, where that was seen."""
-    for each in values:
-        numbers = each.is_floating_point() and each.layout is torch.strided
-        if not numbers or each.requires_grad or bool(each.isfinite().all()):
-            continue
-        # zeros and minus infinity, which nothing was seen to make of numbers, are a mask that attention adds
-        if recorder.infinite_at or not bool(((each == 0) | (each == -torch.inf)).all()):
-            recorder.add(InfiniteInput(recorder.infinite_at or where(), recorder.log.updates))
-            return
-
-
-def _name_in_script(module: nn.Module) -> str:
-    """Return the name that the script has for a module where it calls it: of a variable, or of an attribute of one."""
-    for frame in own_frames(2):
-        held = list(frame.f_locals.items())
-        inner = [pair for _, each in held for pair in list(getattr(each, "__dict__", {}).items())]
-        for name, each in [*held, *inner]:
-            if each is module and name != "self":
-                return str(name)
-    return ""

@@ -14,7 +14,8 @@ from torch import Tensor
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.run_events import Fault
-from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, is_own, where
+from snugfit.doctor.observe.watchers.script_frames import innermost, is_own, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]

@@ -12,12 +12,14 @@ from torch import Tensor
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.differences import keep_with
 from snugfit.doctor.observe.graph_nodes import is_sum_of_all
+from snugfit.doctor.observe.infinite_values import look_at_infinities
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import Backward, Forward, Read, ScalarMask, Step
+from snugfit.doctor.observe.watchers.script_frames import is_own, where
 from snugfit.doctor.observe.watchers.watch_cuts import note_cut
 from snugfit.doctor.observe.watchers.watch_distributions import look_at_advantage
 from snugfit.doctor.observe.watchers.watch_hand_losses import look_at_overlap
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_losses import (
     DIFFERENCE,
     look_at_bootstrap,
@@ -26,7 +28,6 @@ from snugfit.doctor.observe.watchers.watch_losses import (
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_scores import note_score
 from snugfit.doctor.observe.watchers.watch_shapes import look_at_scored_shapes, look_at_shapes, note_table
-from snugfit.doctor.observe.watchers.watch_squashes import look_at_infinities
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 
 _Call = Callable[..., Any]

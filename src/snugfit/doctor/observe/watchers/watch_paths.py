@@ -10,7 +10,8 @@ from torch import Tensor
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.run_events import Fault
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_losses import kind_of_scores, simple_loss
 
 MANY, LEAST_SEEN = 0.1, 3

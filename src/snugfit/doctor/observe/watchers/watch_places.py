@@ -16,7 +16,8 @@ from snugfit.doctor.observe.masked_places import is_mask, mark_added_mask, shown
 from snugfit.doctor.observe.places_of_tokens import are_alike, mark_added_along_rows, place_of_addition
 from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.watchers.own_calls import after_own_calls
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _Call = Callable[..., Any]
 LEAST_SEEN = 2
@@ -112,7 +113,7 @@ class PlaceWatch(Companion):
 
     def _look_at_places(self, key: Tensor, *, of_heads: bool) -> None:
         """Note equal tokens at different places of a text that attention cannot tell apart, where those of different rows differ."""
-        tokens = self._recorder.tokens
+        tokens = self._recorder.tokens.last
         if tokens is None or tokens.dim() != 2 or key.device != tokens.device:
             return
         if key.dim() != (4 if of_heads else 3):

@@ -14,7 +14,8 @@ from snugfit.doctor.observe.internals import axis_of_softmax, script_as, size_of
 from snugfit.doctor.observe.script_events import WrongAxis
 from snugfit.doctor.observe.term_events import MaskedWeights
 from snugfit.doctor.observe.watchers.own_calls import is_looked_at
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_squashes import weights_over_rows
 
 _Call = Callable[..., Any]

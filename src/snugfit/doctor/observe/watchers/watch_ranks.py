@@ -11,7 +11,8 @@ from torch import Tensor, distributed, nn
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.gradient_state import Gradients
 from snugfit.doctor.observe.script_events import RankWeights
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.weights import digest
 
 _Call = Callable[..., Any]

@@ -11,7 +11,8 @@ from torch.utils import checkpoint as recompute
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.script_events import RecomputeDraws
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _Call = Callable[..., Any]
 

@@ -21,7 +21,8 @@ from snugfit.doctor.observe.row_influence import (
     mixes_rows_on_purpose,
 )
 from snugfit.doctor.observe.run_events import Fault
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, shown
+from snugfit.doctor.observe.watchers.script_frames import is_own, shown
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 LEAST_ROWS, MOST_CALLS, LOOKS, LEAST_SEEN = 6, 128, 4, 2
 NEARLY_ALL = 0.9

@@ -12,8 +12,10 @@ from torch.optim import Optimizer, lr_scheduler
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.log import SchedulerSeen
-from snugfit.doctor.observe.script_events import ScheduleStep, StateRestore
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.script_events import ScheduleStep
+from snugfit.doctor.observe.state_events import StateRestore
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _Call = Callable[..., Any]
 

@@ -22,7 +22,8 @@ from snugfit.doctor.observe.script_events import (
     SklearnScore,
     WrongAxis,
 )
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, where
+from snugfit.doctor.observe.watchers.script_frames import is_own, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_loops import look_at_loop
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_shapes import look_at_scored_shapes

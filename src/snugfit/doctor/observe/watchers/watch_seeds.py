@@ -11,7 +11,8 @@ import torch
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.script_events import Seed
-from snugfit.doctor.observe.watchers.watch_log import Recorder, line_in, own_frames, where
+from snugfit.doctor.observe.watchers.script_frames import line_in, own_frames, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _Call = Callable[..., Any]
 MOST_FRAMES = 4

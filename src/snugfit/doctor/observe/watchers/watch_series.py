@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from snugfit.doctor.observe.companions import Companion, ModelCall, ModuleOutput
 from snugfit.doctor.observe.dependence import is_noticed, looks_ahead_at, mixed_at, sensitivity
 from snugfit.doctor.observe.run_events import Fault
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 LEAST_PLACES, LEAST_ROWS, MOST_CHANNELS, LEAST_SEEN = 8, 2, 8, 2
 LITTLE, SOME = 1e-3, 0.05

@@ -13,7 +13,8 @@ from snugfit.doctor.observe.module_facts import NORMS
 from snugfit.doctor.observe.own_source import first_line, own_files
 from snugfit.doctor.observe.run_events import Fault
 from snugfit.doctor.observe.script_syntax import last_assignment, syntax_of
-from snugfit.doctor.observe.watchers.watch_log import Recorder, shown, where
+from snugfit.doctor.observe.watchers.script_frames import shown, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 LAST_BATCH, NEARLY_ALL_DROPPED = 0.9, 0.9
 LEAST_CALLS, LEAST_SEEN = 4, 2

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.script_events import Broadcast, Forward
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 
 def look_at_shapes(

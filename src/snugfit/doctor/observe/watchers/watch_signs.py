@@ -25,7 +25,8 @@ from snugfit.doctor.observe.term_signs import (
     read_as_both,
     squares_of_drawn,
 )
-from snugfit.doctor.observe.watchers.watch_log import Recorder, innermost, line_in, where
+from snugfit.doctor.observe.watchers.script_frames import innermost, line_in, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _Call = Callable[..., Any]
 MOST_MADE, MOST_GIVEN, LEAST_SEEN, LEAST_FALLS = 8, 16, 2, 4

@@ -24,7 +24,8 @@ from snugfit.doctor.observe.run_events import (
 )
 from snugfit.doctor.observe.score_sums import wrong_sums
 from snugfit.doctor.observe.unread_flags import flags_left_out
-from snugfit.doctor.observe.watchers.watch_log import Recorder, shown
+from snugfit.doctor.observe.watchers.script_frames import shown
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 
 def look_at_source(recorder: Recorder) -> None:

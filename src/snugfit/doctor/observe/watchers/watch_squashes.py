@@ -12,10 +12,12 @@ from torch.nn import functional
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.graph_nodes import mark_line, squashed_by
+from snugfit.doctor.observe.infinite_values import look_at_infinities
 from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import NotANumber, ScoresAsLogits
 from snugfit.doctor.observe.watchers.own_calls import after_own_calls
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 
 _Call = Callable[..., Any]
@@ -71,18 +73,6 @@ def watch_squashes(recorder: Recorder, modules: ModuleWatch, patches: Patches) -
             patches.wrap(owner, name, squashing)
             if owner is not Tensor:
                 script_as(getattr(owner, name), in_c)
-
-
-def look_at_infinities(recorder: Recorder, name: str, given: Tensor, result: Any) -> None:
-    """Note what is infinite, or no number, and made of numbers that are finite; where nothing is differentiated, its line alone, since it may be data."""
-    if not isinstance(result, Tensor) or not result.is_floating_point() or not recorder.active:
-        return
-    if bool(result.isfinite().all()) or not bool(given.isfinite().all()):
-        return
-    if result.requires_grad:
-        recorder.add(NotANumber(where(), recorder.log.updates, name))
-    else:
-        recorder.infinite_at = where()
 
 
 def _look_at_least(recorder: Recorder, name: str, values: Tensor) -> None:

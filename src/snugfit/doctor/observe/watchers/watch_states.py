@@ -13,9 +13,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.row_digests import tensors_in
-from snugfit.doctor.observe.script_events import Average, Restore
+from snugfit.doctor.observe.state_events import Average, Restore
+from snugfit.doctor.observe.watchers.script_frames import is_own, line_in, own_frames, where
 from snugfit.doctor.observe.watchers.watch_best import look_for_best
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, line_in, own_frames, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.weights import WITNESSES
 

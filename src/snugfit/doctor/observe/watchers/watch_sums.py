@@ -15,8 +15,9 @@ from snugfit.doctor.observe.internals import script_as
 from snugfit.doctor.observe.script_events import WrongAxis
 from snugfit.doctor.observe.term_events import OwnRowScored
 from snugfit.doctor.observe.watchers.own_calls import after_own_calls
+from snugfit.doctor.observe.watchers.script_frames import where
 from snugfit.doctor.observe.watchers.watch_hand_losses import look_at_exponentials, look_at_mean
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_squashes import weights_over_rows
 
 _Call = Callable[..., Any]

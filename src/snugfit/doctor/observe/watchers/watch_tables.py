@@ -27,7 +27,8 @@ from snugfit.doctor.observe.run_events import (
     WindowsShared,
 )
 from snugfit.doctor.observe.tables import Tables
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, where
+from snugfit.doctor.observe.watchers.script_frames import called_directly, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.whole_scales import (
     LEAST_ROWS,
     MOST_COLUMNS,

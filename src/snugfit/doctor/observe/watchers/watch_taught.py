@@ -9,7 +9,8 @@ from torch import Tensor
 from snugfit.doctor.observe.companions import Companion, LossCall
 from snugfit.doctor.observe.graph_nodes import leaves_of
 from snugfit.doctor.observe.run_events import Fault
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 MOST_NODES, MOST_PAIRS, LEAST_SEEN, LEAST_WEIGHTS = 5000, 8, 3, 2
 _ONE_WAY = ("kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy")

@@ -40,7 +40,8 @@ from snugfit.doctor.observe.term_events import (
     SummedLoss,
     TermLeftOut,
 )
-from snugfit.doctor.observe.watchers.watch_log import Recorder, is_own, line_in, own_frames, where
+from snugfit.doctor.observe.watchers.script_frames import is_own, line_in, own_frames, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_shapes import note_table
 
 _Call = Callable[..., Any]

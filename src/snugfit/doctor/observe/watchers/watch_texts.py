@@ -17,7 +17,8 @@ from snugfit.doctor.observe.run_events import EndSeen
 from snugfit.doctor.observe.script_events import Loss
 from snugfit.doctor.observe.text_events import HeadTokens, Labels, MaskedTokens, Tokenized
 from snugfit.doctor.observe.vocabularies import end_of
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _Call = Callable[..., Any]
 FEW, SMALL_VOCABULARY = 4, 16
@@ -29,12 +30,12 @@ def look_at_tokens(recorder: Recorder, embedding: nn.Embedding, tokens: Tensor) 
     """Note the token that the rows of an embedding's input begin with; positions, distances of places to each other, and segments are not tokens."""
     few = tokens.dim() != 2 or tokens.shape[0] < 2 or tokens.shape[1] < 4
     size = embedding.num_embeddings
-    types = size <= FEW or (size <= SMALL_VOCABULARY and size < recorder.vocabulary)
+    types = size <= FEW or (size <= SMALL_VOCABULARY and size < recorder.tokens.vocabulary)
     if few or types or bool((tokens == tokens[:1]).all()):
         return
     if bool((tokens[1:, 1:] == tokens[:-1, :-1]).all()):  # distances, as those of T5's attention
         return
-    recorder.token_batch(embedding, tokens)
+    recorder.tokens.note(embedding, tokens)
     if not torch.is_grad_enabled():
         return
     first = int(tokens[0, 0])

@@ -16,7 +16,8 @@ from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.library_lines import line_of_way
 from snugfit.doctor.observe.run_events import DroppedColumn, Fault, PaddedPrompt, WrongWay
 from snugfit.doctor.observe.script_events import Step
-from snugfit.doctor.observe.watchers.watch_log import Recorder, where
+from snugfit.doctor.observe.watchers.script_frames import where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 _Call = Callable[..., Any]
 _BETTER_MORE = re.compile(

@@ -1,4 +1,4 @@
-"""Watch backward passes, optimizers, gradient clipping and gradient scalers."""
+"""Watch backward passes, optimizers and gradient clipping."""
 
 from __future__ import annotations
 
@@ -17,19 +17,13 @@ from snugfit.doctor.observe.leaves import Leaves
 from snugfit.doctor.observe.log import OptimizerSeen
 from snugfit.doctor.observe.overwritten_names import last_set
 from snugfit.doctor.observe.run_events import Move, Rounded, SteppedAgain
-from snugfit.doctor.observe.script_events import (
-    Backward,
-    Clip,
-    OptimizerBuilt,
-    Rescale,
-    ScalerStep,
-    StateRestore,
-    Step,
-    ZeroGrad,
-)
-from snugfit.doctor.observe.watchers.watch_log import Recorder, called_directly, innermost, line_in, where
+from snugfit.doctor.observe.script_events import Backward, Clip, OptimizerBuilt, Step, ZeroGrad
+from snugfit.doctor.observe.state_events import StateRestore
+from snugfit.doctor.observe.watchers.script_frames import called_directly, innermost, line_in, where
+from snugfit.doctor.observe.watchers.watch_log import Recorder
 from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.watch_ranks import look_at_ranks
+from snugfit.doctor.observe.watchers.watch_scalers import ScalerWatch
 from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
 from snugfit.doctor.observe.watchers.watch_terms import TermWatch
 
@@ -83,9 +77,9 @@ class UpdateWatch:
         self.terms = terms
         self.leaves = Leaves(recorder, modules)
         self.hand_steps = HandSteps(recorder)
+        self.scalers = ScalerWatch(recorder, gradients)
         self._steps: dict[int, int] = {}
         self._depth = 0
-        self._in_scaler = 0
         self._differentiated = Differentiated("", {}, 1.0, None, "", finite=True, value=math.nan)
         self._before: dict[int, tuple[float, float]] = {}
         self._old_graphs = modules.graphs
@@ -114,10 +108,7 @@ class UpdateWatch:
                 torch.nn.utils.clip_grad,
             ):  # of the second the deprecated names are made
                 patches.wrap(owner, name, self._clip)
-        scaler = torch.amp.GradScaler
-        patches.wrap(scaler, "scale", self._scale)
-        patches.wrap(scaler, "unscale_", self._unscale)
-        patches.wrap(scaler, "step", self._scaler_step)
+        self.scalers.install(patches)
 
     def _add_group(self, original: _Call) -> _Call:
         def add_param_group(optimizer: Any, param_group: dict[str, Any]) -> None:
@@ -323,65 +314,6 @@ class UpdateWatch:
 
         return clip
 
-    def _scale(self, original: _Call) -> _Call:
-        def scale(scaler: Any, outputs: Any) -> Any:
-            scaled = original(scaler, outputs)
-            with self.recorder.guard():
-                if isinstance(outputs, Tensor) and scaler.is_enabled() and self.recorder.active:
-                    self.gradients.scale(outputs, scaled, scaler.get_scale())
-            return scaled
-
-        return scale
-
-    def _unscale(self, original: _Call) -> _Call:
-        def unscale_(scaler: Any, optimizer: Any) -> None:
-            self._note_rescale(optimizer)
-            original(scaler, optimizer)
-            with self.recorder.guard():
-                state = self.gradients.states.get(self.recorder.number(optimizer))
-                if state is not None and self.recorder.active:
-                    state.scaled, state.lengths = False, []
-                    state.size = magnitude(state.gradients())
-
-        return unscale_
-
-    def _note_rescale(self, optimizer: Any) -> None:
-        """Record whether gradients were changed while they carried the scale, before they are unscaled."""
-        with self.recorder.guard():
-            number = self.recorder.number(optimizer)
-            state = self.gradients.states.get(number)
-            if state is None or not state.lengths or not self.recorder.active:
-                return
-            lengths, state.lengths = state.changed(), []
-            if lengths is not None:
-                before, now = lengths
-                self.recorder.add(
-                    Rescale(
-                        where(),
-                        self.recorder.log.updates,
-                        number,
-                        state.scale,
-                        before.norm,
-                        now.norm,
-                        before.largest,
-                        now.largest,
-                    )
-                )
-
-    def _scaler_step(self, original: _Call) -> _Call:
-        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            self._note_rescale(optimizer)
-            with self.recorder.guard():
-                number = self.recorder.number(optimizer)
-                self.recorder.add(ScalerStep(where(), self.recorder.log.updates, number))
-            self._in_scaler += 1
-            try:
-                return original(scaler, optimizer, *args, **kwargs)
-            finally:
-                self._in_scaler -= 1
-
-        return step
-
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._depth += 1
         if self.recorder.rests:
@@ -407,7 +339,7 @@ class UpdateWatch:
                 number,
                 stale=state.stale and any(nonzero(each) for each in present),
                 cleared=known and state.had and not any(nonzero(each) for each in present),
-                scaled=state.scaled and not self._in_scaler,
+                scaled=state.scaled and not self.scalers.stepping,
                 without=all(each.grad is None for each in state.parameters()),
                 rescaled=known and abs(size - state.size) > 1e-6 * state.size,
                 since_clip=size / state.clipped if known and state.clipped else 1.0,
@@ -484,7 +416,7 @@ class UpdateWatch:
                 seen.zero_gradient += flat
                 seen.zeros = flat and not nonzero(parameter)
                 if seen.zeros:
-                    seen.made_at, seen.owner = self.modules.put_at(parameter)
+                    seen.made_at, seen.owner = self.modules.put_parameters.at(parameter)
 
     def _step_ends(self, optimizer: Any, *_: Any) -> None:
         self._depth -= 1
