@@ -26,7 +26,7 @@ from snugfit.doctor.findings import Finding
 from snugfit.doctor.observe import observe
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
-from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.events.log import Log
 
 HERE = Path(__file__).resolve().parent
 (

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from snugfit.doctor.observe import own_source
-from snugfit.doctor.observe.watchers.script_frames import is_own
+from snugfit.doctor.observe.recording import own_source
+from snugfit.doctor.observe.recording.script_frames import is_own
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from torch import nn
 from snugfit.doctor.findings import Finding, is_ill
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
-from snugfit.doctor.observe.script_events import StaleState
-from snugfit.doctor.observe.stale_states import StaleStates
-from snugfit.doctor.observe.watchers.watch_log import Recorder
+from snugfit.doctor.observe.events.script_events import StaleState
+from snugfit.doctor.observe.recording.recorder import Recorder
+from snugfit.doctor.observe.watchers.modules.stale_states import StaleStates
 
 SCALED = """
 import torch

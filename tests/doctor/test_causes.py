@@ -8,10 +8,10 @@ from textwrap import dedent
 import pytest
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.causes import Causes, way_of
-from snugfit.doctor.observe.idle_lines import reference_that_learns
-from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.trails import MOST_CALLS, MOST_STEPS, Trails
+from snugfit.doctor.observe.causes.causes import Causes, way_of
+from snugfit.doctor.observe.events.log import Log
+from snugfit.doctor.observe.source.idle_lines import reference_that_learns
+from snugfit.doctor.observe.source.trails import MOST_CALLS, MOST_STEPS, Trails
 from tests.doctor.test_trails import lines
 
 CAUSE, SEEN = "# cause", "# seen"

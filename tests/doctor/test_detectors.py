@@ -8,24 +8,32 @@ import pytest
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detect import diagnose
-from snugfit.doctor.observe.detectors.data_faults import (
+from snugfit.doctor.observe.detectors.losses.loss_faults import (
+    non_finite_loss,
+    unreachable_targets,
+    wrong_scores,
+)
+from snugfit.doctor.observe.detectors.rows.data_faults import (
     leakage,
     not_distributed,
     ranks_differ,
     same_rows_on_every_rank,
     starving,
 )
-from snugfit.doctor.observe.detectors.label_faults import end_never_scored, scored_padding, unmasked_padding
-from snugfit.doctor.observe.detectors.loss_faults import non_finite_loss, unreachable_targets, wrong_scores
-from snugfit.doctor.observe.detectors.mode_faults import (
+from snugfit.doctor.observe.detectors.rows.label_faults import (
+    end_never_scored,
+    scored_padding,
+    unmasked_padding,
+)
+from snugfit.doctor.observe.detectors.time_faults import debugging_left_on, device_reads
+from snugfit.doctor.observe.detectors.updates.mode_faults import (
     emulated_bf16,
     trains_in_evaluation_mode,
     unscaled_inputs,
 )
-from snugfit.doctor.observe.detectors.parameter_faults import never_stepped, twice_in_optimizer
-from snugfit.doctor.observe.detectors.schedule_faults import schedule_length, scheduler_order
-from snugfit.doctor.observe.detectors.time_faults import debugging_left_on, device_reads
-from snugfit.doctor.observe.log import (
+from snugfit.doctor.observe.detectors.updates.parameter_faults import never_stepped, twice_in_optimizer
+from snugfit.doctor.observe.detectors.updates.schedule_faults import schedule_length, scheduler_order
+from snugfit.doctor.observe.events.log import (
     LoaderSeen,
     Log,
     ModelSeen,
@@ -34,7 +42,7 @@ from snugfit.doctor.observe.log import (
     ParameterSeen,
     SchedulerSeen,
 )
-from snugfit.doctor.observe.script_events import (
+from snugfit.doctor.observe.events.script_events import (
     Backward,
     Batch,
     Compared,
@@ -49,7 +57,7 @@ from snugfit.doctor.observe.script_events import (
     Step,
     Unreachable,
 )
-from snugfit.doctor.observe.text_events import MaskedTokens
+from snugfit.doctor.observe.events.text_events import MaskedTokens
 
 AT = "train.py:7"
 

@@ -320,7 +320,16 @@ for _ in range(3):
     assert (log.complete, log.failure, log.error) == (True, "", "")
 
 
-WATCHERS = ("files", "loaders", "losses", "modules", "schedules", "scores", "texts", "updates")
+WATCHERS = (
+    "modules.watch_files",
+    "loaders.watch_loaders",
+    "losses.watch_losses",
+    "modules.watch_modules",
+    "optimizers.watch_schedules",
+    "scores.watch_scores",
+    "texts.watch_texts",
+    "updates.watch_updates",
+)
 
 
 @pytest.mark.parametrize("watcher", WATCHERS)
@@ -330,7 +339,7 @@ def test_a_watcher_that_raises_takes_itself_out_and_the_script_goes_on(
     def broken() -> str:
         raise ZeroDivisionError(watcher)
 
-    monkeypatch.setattr(f"snugfit.doctor.observe.watchers.watch_{watcher}.where", broken)
+    monkeypatch.setattr(f"snugfit.doctor.observe.watchers.{watcher}.where", broken)
     Path("train.py").write_text("""
 import torch
 from torch import nn

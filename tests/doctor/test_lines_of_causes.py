@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from snugfit.doctor.findings import Certainty
-from snugfit.doctor.observe.detectors.schedule_faults import schedule_length
-from snugfit.doctor.observe.log import Log, SchedulerSeen
-from snugfit.doctor.observe.row_orders import shuffled_apart
-from snugfit.doctor.observe.script_events import Event, ScheduleStep, Step
-from snugfit.doctor.observe.tables import Tables
+from snugfit.doctor.observe.detectors.updates.schedule_faults import schedule_length
+from snugfit.doctor.observe.events.log import Log, SchedulerSeen
+from snugfit.doctor.observe.events.script_events import Event, ScheduleStep, Step
+from snugfit.doctor.observe.source.row_orders import shuffled_apart
+from snugfit.doctor.observe.watchers.libraries.tables import Tables
 from tests.doctor.test_shapes import told
 from tests.doctor.test_variants import looped
 

@@ -20,8 +20,8 @@ from snugfit.cli.app import main
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe import Observation, observe
 from snugfit.doctor.observe.child import watch_script
-from snugfit.doctor.observe.log import read_log, write_log
-from snugfit.doctor.observe.script_events import Forward, Step
+from snugfit.doctor.observe.events.log import read_log, write_log
+from snugfit.doctor.observe.events.script_events import Forward, Step
 from snugfit.errors import SettingError
 from tests.doctor.corpus import HERE, scripts
 
@@ -236,7 +236,7 @@ def _public() -> list[object]:
 def test_a_failure_of_the_observer_ends_the_observation_and_not_the_script(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("snugfit.doctor.observe.watchers.watch_losses._seen", lambda *given: 1 / 0)
+    monkeypatch.setattr("snugfit.doctor.observe.watchers.losses.watch_losses._seen", lambda *given: 1 / 0)
     log = watch_script(HERE / "clean" / "quickstart.py")
     assert log.complete
     assert "ZeroDivisionError" in log.failure

@@ -9,8 +9,8 @@ import pytest
 from snugfit.doctor.findings import is_ill
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
-from snugfit.doctor.observe.script_events import EpochEnd, Forward, Step
-from snugfit.doctor.observe.watchers.watch_log import LOOKED, REST_AFTER, REST_EVERY
+from snugfit.doctor.observe.events.script_events import EpochEnd, Forward, Step
+from snugfit.doctor.observe.recording.recorder import LOOKED, REST_AFTER, REST_EVERY
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ import torch
 from snugfit.doctor.findings import is_ill
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
-from snugfit.doctor.observe.joined_graphs import edges_within_the_first
-from snugfit.doctor.observe.made_columns import made_column
-from snugfit.doctor.observe.row_influence import Call, line_of_mixing
-from snugfit.doctor.observe.unread_flags import flags_left_out
+from snugfit.doctor.observe.graphs.row_influence import Call, line_of_mixing
+from snugfit.doctor.observe.source.unread_flags import flags_left_out
+from snugfit.doctor.observe.watchers.rows.joined_graphs import edges_within_the_first
+from snugfit.doctor.observe.watchers.rows.made_columns import made_column
 from tests.doctor.test_variants import BEGIN, looped
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from snugfit.doctor.observe.cause_trails import line_of_shared_rows, line_of_targets
-from snugfit.doctor.observe.trails import Trails
+from snugfit.doctor.observe.causes.cause_trails import line_of_shared_rows, line_of_targets
+from snugfit.doctor.observe.source.trails import Trails
 
 CAUSE, SCORED, TRAINED = "# cause", "# scored", "# trained"
 

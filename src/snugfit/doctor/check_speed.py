@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.internals import profiling_test
-from snugfit.doctor.observe.watchers.script_frames import is_own, line_in
+from snugfit.doctor.observe.recording.attribute_patches import Patches
+from snugfit.doctor.observe.recording.internals import profiling_test
+from snugfit.doctor.observe.recording.script_frames import is_own, line_in
 
 _READS = ("item", "tolist", "__float__", "__bool__")
 _PACKAGE = str(Path(__file__).resolve().parents[1])

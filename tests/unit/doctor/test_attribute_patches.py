@@ -17,11 +17,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.internals import PARTS, missing_parts, private_part, tracing
-from snugfit.doctor.observe.row_digests import Rows
+from snugfit.doctor.observe.recording.attribute_patches import Patches
+from snugfit.doctor.observe.recording.internals import PARTS, missing_parts, private_part, tracing
+from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.watch import install
-from snugfit.doctor.observe.watchers.watch_log import Recorder
+from snugfit.doctor.observe.watchers.rows.row_digests import Rows
 
 
 class Owner:

@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 
 from snugfit.doctor.findings import Finding
-from snugfit.doctor.observe.detectors.checkpoint_faults import partial_resume
-from snugfit.doctor.observe.detectors.evaluation_faults import (
+from snugfit.doctor.observe.detectors.rows.label_faults import shifted_labels
+from snugfit.doctor.observe.detectors.scores.checkpoint_faults import partial_resume
+from snugfit.doctor.observe.detectors.scores.evaluation_faults import (
     batch_mean_scores,
     other_statistics,
     random_validation,
 )
-from snugfit.doctor.observe.detectors.gradient_faults import accumulation
-from snugfit.doctor.observe.detectors.label_faults import shifted_labels
-from snugfit.doctor.observe.detectors.rate_faults import learning_rate, unrestored_range_test
-from snugfit.doctor.observe.log import LoaderSeen, Log, ModelSeen, OptimizerSeen, ParameterSeen
-from snugfit.doctor.observe.script_events import (
+from snugfit.doctor.observe.detectors.updates.gradient_faults import accumulation
+from snugfit.doctor.observe.detectors.updates.rate_faults import learning_rate, unrestored_range_test
+from snugfit.doctor.observe.events.log import LoaderSeen, Log, ModelSeen, OptimizerSeen, ParameterSeen
+from snugfit.doctor.observe.events.script_events import (
     Backward,
     Batch,
     EpochEnd,
@@ -30,7 +30,7 @@ from snugfit.doctor.observe.script_events import (
     ScheduleStep,
     Step,
 )
-from snugfit.doctor.observe.state_events import Restore, Resume, Save, StateRestore
+from snugfit.doctor.observe.events.state_events import Restore, Resume, Save, StateRestore
 
 AT = "train.py:1", 0
 OPTIMIZER, MODULE, LOADER = 7, 3, 5

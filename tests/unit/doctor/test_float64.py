@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from snugfit.doctor.observe import gradient_state
-from snugfit.doctor.observe.gradient_state import Length, magnitude
-from snugfit.doctor.observe.watchers.watch_updates import _sums
+from snugfit.doctor.observe.watchers.optimizers import gradient_state
+from snugfit.doctor.observe.watchers.optimizers.gradient_state import Length, magnitude
+from snugfit.doctor.observe.watchers.updates.watch_updates import _sums
 
 ONES = torch.full((3,), 2.0)
 

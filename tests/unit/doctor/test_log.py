@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import snugfit
 import snugfit.doctor.observe as observe
-from snugfit.doctor.observe.log import _EVENTS
-from snugfit.doctor.observe.script_events import Event
-from snugfit.doctor.observe.watchers.script_frames import is_own
+from snugfit.doctor.observe.events.log import _EVENTS
+from snugfit.doctor.observe.events.script_events import Event
+from snugfit.doctor.observe.recording.script_frames import is_own
 
 
 def test_every_kind_of_event_can_be_read_again() -> None:
-    modules = [import_module(f"{observe.__name__}.{each.name}") for each in iter_modules(observe.__path__)]
+    modules = [import_module(each.name) for each in walk_packages(observe.__path__, f"{observe.__name__}.")]
     kinds = {
         kind
         for module in modules

@@ -14,16 +14,16 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset, get_worker_info
 
 from snugfit.doctor.findings import Certainty, Finding, in_order, is_ill
-from snugfit.doctor.observe.best_scores import unnoted_best
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.detectors.run_faults import _ADAPTER
-from snugfit.doctor.observe.frozen_norms import FrozenNorms
-from snugfit.doctor.observe.watchers.watch_log import Recorder
-from snugfit.doctor.observe.watchers.watch_ranks import _is_among_all
-from snugfit.doctor.observe.watchers.watch_transformers import _is_numbers
-from snugfit.doctor.observe.whole_scales import scaled_together
-from snugfit.doctor.observe.worker_draws import draws_alike
+from snugfit.doctor.observe.recording.recorder import Recorder
+from snugfit.doctor.observe.source.best_scores import unnoted_best
+from snugfit.doctor.observe.watchers.libraries.watch_transformers import _is_numbers
+from snugfit.doctor.observe.watchers.loaders.worker_draws import draws_alike
+from snugfit.doctor.observe.watchers.optimizers.watch_ranks import _is_among_all
+from snugfit.doctor.observe.watchers.rows.whole_scales import scaled_together
+from snugfit.doctor.observe.watchers.weights.frozen_norms import FrozenNorms
 
 CLEAN = {
     "a teacher whose weights are used by torch.func.functional_call alone": """

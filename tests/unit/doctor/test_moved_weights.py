@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from snugfit.doctor.observe.child import watch_script
-from snugfit.doctor.observe.detectors.checkpoint_faults import average_left_in
-from snugfit.doctor.observe.detectors.label_faults import unused_class
+from snugfit.doctor.observe.detectors.rows.label_faults import unused_class
+from snugfit.doctor.observe.detectors.scores.checkpoint_faults import average_left_in
 
 BEGIN = """
 import torch

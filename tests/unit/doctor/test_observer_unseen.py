@@ -14,13 +14,13 @@ import torch
 from torch.utils._device import _device_constructors
 
 from snugfit.doctor.findings import is_ill
-from snugfit.doctor.observe.attribute_patches import Patches
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
-from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.script_events import Step
+from snugfit.doctor.observe.events.log import Log
+from snugfit.doctor.observe.events.script_events import Step
+from snugfit.doctor.observe.recording.attribute_patches import Patches
+from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.watch import install
-from snugfit.doctor.observe.watchers.watch_log import Recorder
 
 TRAINING = """
 def error(predicted, wanted):

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from snugfit.doctor.observe.loss_graph import sum_beside_mean
-from snugfit.doctor.observe.mixed_rows import mix_of, wrong_targets
-from snugfit.doctor.observe.overwritten_names import read_after_loop
-from snugfit.doctor.observe.row_digests import Rows, row_digests
-from snugfit.doctor.observe.watchers.watch_log import Recorder
-from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
+from snugfit.doctor.observe.graphs.loss_graph import sum_beside_mean
+from snugfit.doctor.observe.recording.recorder import Recorder
+from snugfit.doctor.observe.source.overwritten_names import read_after_loop
+from snugfit.doctor.observe.watchers.modules.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.rows.mixed_rows import mix_of, wrong_targets
+from snugfit.doctor.observe.watchers.rows.row_digests import Rows, row_digests
 
 
 @pytest.mark.parametrize(

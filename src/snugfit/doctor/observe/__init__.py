@@ -1,7 +1,7 @@
 """The doctor on somebody's own training script: run it under observation, then say which pitfalls were seen.
 
 The command runs as it is, in a child process, with torch's public functions wrapped before the script imports them
-(`child`, `watch_*`). What it does goes into a `Log`; the detectors (`detectors_*`) are functions of that log. The
+(`child`, `watchers`). What it does goes into a `Log`; the `detectors` are functions of that log. The
 observer reads: it draws no random number and writes to no tensor, so the script computes what it computes alone.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from snugfit.doctor.findings import Finding
 from snugfit.doctor.observe.detect import diagnose
-from snugfit.doctor.observe.log import read_log
+from snugfit.doctor.observe.events.log import read_log
 from snugfit.errors import SettingError
 
 FOLDER_VARIABLE = "SNUGFIT_DOCTOR_FOLDER"

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 
 from snugfit.doctor.observe import FOLDER_VARIABLE, SECONDS_VARIABLE, STOP_VARIABLE, UPDATES_VARIABLE
-from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.log import Log, write_log
-from snugfit.doctor.observe.watchers.watch_log import Recorder
+from snugfit.doctor.observe.events.log import Log, write_log
+from snugfit.doctor.observe.recording.attribute_patches import Patches
+from snugfit.doctor.observe.recording.recorder import Recorder
 
 _LAST_LINES = 8
 _OTHER_MAIN = "__mp_main__"

@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from snugfit.doctor.findings import Finding, in_order
-from snugfit.doctor.observe.causes import Causes
-from snugfit.doctor.observe.detectors import (
+from snugfit.doctor.observe.causes.causes import Causes
+from snugfit.doctor.observe.detectors import plain_faults, run_faults, time_faults
+from snugfit.doctor.observe.detectors.losses import loss_faults, term_faults
+from snugfit.doctor.observe.detectors.rows import data_faults, dependence_faults, draw_faults, label_faults
+from snugfit.doctor.observe.detectors.scores import (
     checkpoint_faults,
-    data_faults,
-    dependence_faults,
-    draw_faults,
     evaluation_faults,
-    gradient_faults,
-    label_faults,
-    loss_faults,
-    mode_faults,
-    parameter_faults,
-    plain_faults,
-    rate_faults,
-    run_faults,
-    scaling_faults,
-    schedule_faults,
     source_faults,
     sum_faults,
-    term_faults,
-    time_faults,
 )
-from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.detectors.updates import (
+    gradient_faults,
+    mode_faults,
+    parameter_faults,
+    rate_faults,
+    scaling_faults,
+    schedule_faults,
+)
+from snugfit.doctor.observe.events.log import Log
 
 Detector = Callable[[Log], list[Finding]]
 DETECTORS: tuple[Detector, ...] = (

@@ -4,52 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from snugfit.doctor.observe.attribute_patches import Patches
-from snugfit.doctor.observe.gradient_state import Gradients
-from snugfit.doctor.observe.watchers.script_frames import callers
-from snugfit.doctor.observe.watchers.watch_argmax import watch_argmax
-from snugfit.doctor.observe.watchers.watch_attention import watch_attention
-from snugfit.doctor.observe.watchers.watch_copies import NoiseDrawn, watch_copies
-from snugfit.doctor.observe.watchers.watch_cuts import watch_cuts
-from snugfit.doctor.observe.watchers.watch_distributions import watch_distributions
-from snugfit.doctor.observe.watchers.watch_divergences import DivergenceWatch
-from snugfit.doctor.observe.watchers.watch_dropout import watch_dropout
-from snugfit.doctor.observe.watchers.watch_files import watch_files
-from snugfit.doctor.observe.watchers.watch_hand_losses import watch_hand_losses
-from snugfit.doctor.observe.watchers.watch_inputs import InputWatch
-from snugfit.doctor.observe.watchers.watch_likenesses import LikenessWatch
-from snugfit.doctor.observe.watchers.watch_loaders import watch_loaders, watch_scales
-from snugfit.doctor.observe.watchers.watch_log import Recorder
-from snugfit.doctor.observe.watchers.watch_losses import watch_losses, watch_other_losses
-from snugfit.doctor.observe.watchers.watch_modules import ModuleWatch
-from snugfit.doctor.observe.watchers.watch_nearest import watch_nearest
-from snugfit.doctor.observe.watchers.watch_numbers import watch_numbers
-from snugfit.doctor.observe.watchers.watch_paths import watch_paths
-from snugfit.doctor.observe.watchers.watch_places import PlaceWatch
-from snugfit.doctor.observe.watchers.watch_products import watch_products
-from snugfit.doctor.observe.watchers.watch_ranks import watch_ranks
-from snugfit.doctor.observe.watchers.watch_recompute import watch_recompute
-from snugfit.doctor.observe.watchers.watch_rows import RowWatch
-from snugfit.doctor.observe.watchers.watch_schedules import watch_schedules
-from snugfit.doctor.observe.watchers.watch_scores import watch_scores
-from snugfit.doctor.observe.watchers.watch_seeds import SeedWatch
-from snugfit.doctor.observe.watchers.watch_series import SeriesWatch
-from snugfit.doctor.observe.watchers.watch_settings import SettingWatch
-from snugfit.doctor.observe.watchers.watch_signs import SignWatch
-from snugfit.doctor.observe.watchers.watch_squashes import watch_squashes
-from snugfit.doctor.observe.watchers.watch_states import watch_states
-from snugfit.doctor.observe.watchers.watch_sums import watch_sums
-from snugfit.doctor.observe.watchers.watch_tables import look_at_rows, watch_tables
-from snugfit.doctor.observe.watchers.watch_taught import TaughtWatch
-from snugfit.doctor.observe.watchers.watch_terms import TermWatch
-from snugfit.doctor.observe.watchers.watch_texts import watch_texts
-from snugfit.doctor.observe.watchers.watch_transformers import (
+from snugfit.doctor.observe.recording.attribute_patches import Patches
+from snugfit.doctor.observe.recording.recorder import Recorder
+from snugfit.doctor.observe.recording.script_frames import callers
+from snugfit.doctor.observe.watchers.attention.watch_attention import watch_attention
+from snugfit.doctor.observe.watchers.attention.watch_places import PlaceWatch
+from snugfit.doctor.observe.watchers.attention.watch_products import watch_products
+from snugfit.doctor.observe.watchers.attention.watch_squashes import watch_squashes
+from snugfit.doctor.observe.watchers.dependence.watch_inputs import InputWatch
+from snugfit.doctor.observe.watchers.dependence.watch_nearest import watch_nearest
+from snugfit.doctor.observe.watchers.dependence.watch_rows import RowWatch
+from snugfit.doctor.observe.watchers.dependence.watch_series import SeriesWatch
+from snugfit.doctor.observe.watchers.libraries.watch_tables import look_at_rows, watch_tables
+from snugfit.doctor.observe.watchers.libraries.watch_transformers import (
     watch_accelerate,
     watch_lightning,
     watch_transformers,
 )
-from snugfit.doctor.observe.watchers.watch_updates import UpdateWatch
-from snugfit.doctor.observe.watchers.watch_views import watch_views
+from snugfit.doctor.observe.watchers.loaders.watch_loaders import watch_loaders, watch_scales
+from snugfit.doctor.observe.watchers.losses.watch_argmax import watch_argmax
+from snugfit.doctor.observe.watchers.losses.watch_copies import NoiseDrawn, watch_copies
+from snugfit.doctor.observe.watchers.losses.watch_distributions import watch_distributions
+from snugfit.doctor.observe.watchers.losses.watch_divergences import DivergenceWatch
+from snugfit.doctor.observe.watchers.losses.watch_hand_losses import watch_hand_losses
+from snugfit.doctor.observe.watchers.losses.watch_likenesses import LikenessWatch
+from snugfit.doctor.observe.watchers.losses.watch_losses import watch_losses, watch_other_losses
+from snugfit.doctor.observe.watchers.losses.watch_paths import watch_paths
+from snugfit.doctor.observe.watchers.losses.watch_taught import TaughtWatch
+from snugfit.doctor.observe.watchers.modules.watch_dropout import watch_dropout
+from snugfit.doctor.observe.watchers.modules.watch_files import watch_files
+from snugfit.doctor.observe.watchers.modules.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.modules.watch_recompute import watch_recompute
+from snugfit.doctor.observe.watchers.modules.watch_settings import SettingWatch
+from snugfit.doctor.observe.watchers.modules.watch_states import watch_states
+from snugfit.doctor.observe.watchers.optimizers.gradient_state import Gradients
+from snugfit.doctor.observe.watchers.optimizers.watch_ranks import watch_ranks
+from snugfit.doctor.observe.watchers.optimizers.watch_schedules import watch_schedules
+from snugfit.doctor.observe.watchers.optimizers.watch_seeds import SeedWatch
+from snugfit.doctor.observe.watchers.scores.watch_scores import watch_scores
+from snugfit.doctor.observe.watchers.tensors.watch_cuts import watch_cuts
+from snugfit.doctor.observe.watchers.tensors.watch_views import watch_views
+from snugfit.doctor.observe.watchers.terms.watch_numbers import watch_numbers
+from snugfit.doctor.observe.watchers.terms.watch_signs import SignWatch
+from snugfit.doctor.observe.watchers.terms.watch_sums import watch_sums
+from snugfit.doctor.observe.watchers.terms.watch_terms import TermWatch
+from snugfit.doctor.observe.watchers.texts.watch_texts import watch_texts
+from snugfit.doctor.observe.watchers.updates.watch_updates import UpdateWatch
 
 
 def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.run_events import CopyUnmoved, Fault, OtherOrder, RateUnused, Rounded
-from snugfit.doctor.observe.script_events import Forward, Step, WrongAxis
-from snugfit.doctor.observe.state_events import Restore
+from snugfit.doctor.observe.events.log import Log
+from snugfit.doctor.observe.events.run_events import CopyUnmoved, Fault, OtherOrder, RateUnused, Rounded
+from snugfit.doctor.observe.events.script_events import Forward, Step, WrongAxis
+from snugfit.doctor.observe.events.state_events import Restore
 
 LEAST_LOOKS, FEW, RISES = 4, 0.2, 1.5
 """Updates, the share of the weights that they change, and how many times as high as in them the rate may become."""

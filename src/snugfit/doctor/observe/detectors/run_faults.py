@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.detectors.parameter_faults import named
-from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.log_views import trained_models, training_loaders
-from snugfit.doctor.observe.run_events import (
+from snugfit.doctor.observe.detectors.updates.parameter_faults import named
+from snugfit.doctor.observe.events.log import Log
+from snugfit.doctor.observe.events.log_views import trained_models, training_loaders
+from snugfit.doctor.observe.events.run_events import (
     AugmentedApart,
     BestNotNoted,
     DroppedColumn,
@@ -21,7 +21,7 @@ from snugfit.doctor.observe.run_events import (
     SteppedAgain,
     WindowsShared,
 )
-from snugfit.doctor.observe.state_events import Restore
+from snugfit.doctor.observe.events.state_events import Restore
 
 _ADAPTER = re.compile(
     r"(^|[^A-Za-z])(q?lora|ia3|adapters?($|[^A-Za-z]))|L[Oo][Rr]A|Lora|(^|\.)prefix_encoder"

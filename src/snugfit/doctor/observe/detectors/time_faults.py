@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from snugfit.doctor.findings import Certainty, Finding
-from snugfit.doctor.observe.log import Log
-from snugfit.doctor.observe.script_events import Backward, Read, Step
+from snugfit.doctor.observe.events.log import Log
+from snugfit.doctor.observe.events.script_events import Backward, Read, Step
 
 LEAST_PASSES = 10
 NEARLY_ALL = 0.9

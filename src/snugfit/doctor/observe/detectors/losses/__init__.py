@@ -1,0 +1,1 @@
+"""Findings on losses and their terms."""

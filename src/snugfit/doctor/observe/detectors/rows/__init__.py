@@ -1,0 +1,1 @@
+"""Findings on what a model is given: rows, labels, tokens, random numbers."""

@@ -1,0 +1,1 @@
+"""Findings on evaluations, on what is kept of them, and on what the source shows of both."""

@@ -1,0 +1,53 @@
+"""Findings on scores that are summed up over the batches of a loop, of loops that ran."""
+
+from __future__ import annotations
+
+from snugfit.doctor.findings import Certainty, Finding
+from snugfit.doctor.observe.events.log import Log
+from snugfit.doctor.observe.events.run_events import ScoreSum
+from snugfit.doctor.observe.events.script_events import Forward, Loss
+from snugfit.doctor.observe.source.score_sums import FIRST_ALONE, MEANS_BY_ROWS, NEVER_BACK
+
+_WAYS = {
+    NEVER_BACK: (
+        "batch_mean_scores",
+        "`{name}` begins before the first epoch and is never set back: what is divided by the batches of one epoch is the sum of all.",
+        "{name} = 0.0   # at the beginning of each epoch",
+    ),
+    FIRST_ALONE: (
+        "last_batch_score",
+        "The loop over the batches returns with its first pass: `{name}` is the score of the first batch alone.",
+        "return {name}   # behind the loop, not in it",
+    ),
+    MEANS_BY_ROWS: (
+        "batch_mean_scores",
+        "`{name}` is a sum of means over the rows of each batch, and is divided by the number of rows: it comes out as many times too small as a batch has rows.",
+        "{name} += loss.item() * len(inputs)",
+    ),
+}
+
+
+def wrong_score_sums(log: Log) -> list[Finding]:
+    """Detect scores whose sum over the batches says something else than it seems to."""
+    losses = list(log.of(Loss))
+    findings = []
+    for event in log.of(ScoreSum):
+        file = event.at.rpartition(":")[0]
+        ran = [each for each in (*losses, *log.of(Forward)) if _is_in(each.at, file, event)]
+        means = [each.mean for each in losses if _is_in(each.at, file, event)]
+        if not ran or (event.way == MEANS_BY_ROWS and (not means or not all(each.mean for each in losses))):
+            continue
+        pitfall, what, fix = (text.format(name=event.name) for text in _WAYS[event.way])
+        findings.append(
+            Finding(pitfall, Certainty.LIKELY, what, event.at, (f"the loop is at line {event.first}",), fix)
+        )
+    return findings
+
+
+def _is_in(at: str, file: str, loop: ScoreSum) -> bool:
+    """Return whether a line is one of a loop's."""
+    path, _, number = at.rpartition(":")
+    return path == file and number.isdigit() and loop.first <= int(number) <= loop.last
+
+
+DETECTORS = (wrong_score_sums,)

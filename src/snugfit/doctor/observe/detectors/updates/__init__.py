@@ -1,0 +1,1 @@
+"""Findings on updates: gradients, parameters, learning rates, schedules, modes of the model."""

@@ -1,0 +1,113 @@
+"""The way of the classes from the last layer to a loss: on which axis they lie behind each view, and whether a reshape has mixed them with places."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from snugfit.doctor.observe.graphs.graph_nodes import kind_of, line_of
+from snugfit.doctor.observe.recording.internals import (
+    axis_of_softmax,
+    moved_axes,
+    size_before_view,
+    size_of_result,
+)
+
+_LINEAR = ("Addmm", "Mm", "MkldnnLinear")
+_CONVOLUTIONS = ("Convolution", "MkldnnConvolution", "SlowConv")
+_SAME = ("Clone", "Slice", "ToCopy", "Mul", "Div", "LogSoftmax", "Softmax", "Alias")
+"""What leaves each value at its place, where it has one operand with a graph."""
+MOST_STEPS = 24
+
+
+def mixed_classes(scores: Tensor, axis: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the sizes before and behind a view, or of the last layer's result twice, where the classes are not those of that layer; None where they are.
+
+    Args:
+        axis: on which a loss takes the classes.
+    """
+    node, classes = scores.grad_fn, scores.shape[axis]
+    for _ in range(MOST_STEPS):
+        parts = [] if node is None else [each for each, _ in node.next_functions if each is not None]
+        size = size_of_result(node)
+        if not parts or len(size) <= axis or size[axis] != classes:
+            return None
+        kind = kind_of(node)
+        if kind.startswith(_LINEAR):
+            return None  # likenesses of all rows are transposed on purpose
+        if kind.startswith(_CONVOLUTIONS):
+            # a softmax over places, with a target for each channel, is meant
+            return (size, size) if axis != 1 and size[1] == classes else None
+        if kind.startswith(("View", "UnsafeView", "ReshapeAlias")):
+            place, before = _place_before(node, size, axis), size_before_view(node)
+            if place is None:
+                return (before, size) if _has_classes(parts[0], before, classes) else None
+            axis = place
+        elif kind in ("Transpose", "Permute", "T"):
+            order = moved_axes(node, len(size))
+            if order is None:
+                return None
+            axis = order[axis]
+        elif not kind.startswith(_SAME) or len(parts) != 1:
+            return None
+        node = parts[0]
+    return None
+
+
+def other_softmax(scores: Tensor, axis: int) -> tuple[tuple[int, ...], int, int, str] | None:
+    """Return a softmax that ran over another axis than that of the classes: the size of its result, its axis, that of the classes, and its line.
+
+    None where it is the right one, or where there is none on the way that has more than two axes.
+    """
+    node, classes = scores.grad_fn, scores.shape[axis]
+    for _ in range(MOST_STEPS):
+        parts = [] if node is None else [each for each, _ in node.next_functions if each is not None]
+        size = size_of_result(node)
+        if not parts or len(size) <= axis or size[axis] != classes:
+            return None
+        kind = kind_of(node)
+        if kind in ("LogSoftmax", "Softmax"):
+            over = axis_of_softmax(node)
+            apart = over is not None and over != axis and len(size) > 2
+            return (size, over, axis, line_of(node)) if apart and over is not None else None
+        if kind.startswith(("View", "UnsafeView", "ReshapeAlias")):
+            place = _place_before(node, size, axis)
+            if place is None:
+                return None
+            axis = place
+        elif kind in ("Transpose", "Permute", "T"):
+            order = moved_axes(node, len(size))
+            if order is None:
+                return None
+            axis = order[axis]
+        elif not kind.startswith((*_SAME, "Log", "Clamp", "Add")) or len(parts) != 1:
+            return None
+        node = parts[0]
+    return None
+
+
+def _place_before(view: Any, size: tuple[int, ...], axis: int) -> int | None:
+    """Return which axis was this one before a view; None where there was none of its length and stride."""
+    before, stride = size_before_view(view), math.prod(size[axis + 1 :])
+    for place, length in enumerate(before):
+        if length == size[axis] and math.prod(before[place + 1 :]) == stride:
+            return place
+    return None
+
+
+def _has_classes(node: Any, size: tuple[int, ...], classes: int) -> bool:
+    """Return whether a value of this size has the classes where the layer that made it puts them: the last axis of a linear one, the second of a convolution."""
+    axis = -1
+    for _ in range(MOST_STEPS):
+        kind = kind_of(node)
+        if kind.startswith(_LINEAR):
+            return size_of_result(node)[-1] == classes == size[axis]
+        if kind.startswith(_CONVOLUTIONS):
+            return len(size) > 2 and size[1] == classes and size_of_result(node) == size
+        parts = [each for each, _ in node.next_functions if each is not None]
+        if len(parts) != 1 or not kind.startswith((*_SAME, "View", "UnsafeView", "ReshapeAlias")):
+            return False
+        node = parts[0]
+    return False

@@ -1,0 +1,1 @@
+"""Building blocks of every watcher: the recorder, patches of libraries, frames of the script, the private parts of torch."""

@@ -1,0 +1,119 @@
+"""Lines of a script's source whose effect never comes: a learning rate that is only shown, a copy of a model that a condition keeps from moving, a reference that is the model itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from snugfit.doctor.observe.source.script_syntax import Loop, around, names_set_by, reads, syntax_of
+
+_RATE = re.compile(r"(^|_)(lr|rate)($|_)|learning_?rate", re.IGNORECASE)
+_READ_BACK = re.compile(r"get_last_lr|get_lr\(|param_groups|sched", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"opt", re.IGNORECASE)
+_REFERENCE = re.compile(
+    r"^(ref|reference|teacher|target|old|initial|frozen)(_(model|net|policy|network|actor))?$", re.IGNORECASE
+)
+_SHOWS = re.compile(r"print|log|info|debug|write|append|add_scalar|format|postfix|description|update|echo")
+
+
+class Line(NamedTuple):
+    """A line, and the name that it is about."""
+
+    line: int
+    name: str
+
+
+@lru_cache(maxsize=64)
+def rate_that_is_only_shown(file: str) -> Line | None:
+    """Return the line that computes a learning rate in a loop that steps an optimizer, where all that reads it shows it; None without one.
+
+    A file that writes to `param_groups` anywhere is left alone, and so is a rate that is read back from a schedule.
+    """
+    tree = syntax_of(file)
+    if any(isinstance(each, ast.Attribute) and each.attr == "param_groups" for each in ast.walk(tree)):
+        return None
+    for loop in (each for each in ast.walk(tree) if isinstance(each, Loop)):
+        if not any(map(_is_step, ast.walk(loop))):
+            continue
+        for each in ast.walk(loop):
+            target = each.targets[0] if isinstance(each, ast.Assign) and len(each.targets) == 1 else None
+            if (
+                isinstance(each, ast.Assign)
+                and isinstance(target, ast.Name)
+                and _RATE.search(target.id)
+                and isinstance(each.value, ast.Call | ast.BinOp | ast.IfExp)
+                and not _READ_BACK.search(ast.unparse(each.value))
+                and _is_only_shown(tree, target.id)
+            ):
+                return Line(each.lineno, target.id)
+    return None
+
+
+def _is_step(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "step"
+        and bool(_OPTIMIZER.search(ast.unparse(node.func.value)))
+    )
+
+
+def _is_only_shown(tree: ast.Module, name: str) -> bool:
+    """Return whether a name is read, and only in what is printed or logged."""
+    shown = {
+        id(part)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.JoinedStr)
+        or (isinstance(each, ast.Call) and _SHOWS.search(ast.unparse(each.func).rpartition(".")[2]))
+        for part in ast.walk(each)
+    }
+    reads = [
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
+    ]
+    return bool(reads) and all(id(each) in shown for each in reads)
+
+
+@lru_cache(maxsize=64)
+def copies_under_a_count(file: str) -> tuple[Line, ...]:
+    """Return the lines that copy a model's weights into another one where a count comes to a multiple, and the name of that one."""
+    return tuple(_copies(syntax_of(file)))
+
+
+def _copies(tree: ast.Module) -> Iterator[Line]:
+    for condition in (each for each in ast.walk(tree) if isinstance(each, ast.If)):
+        counted = any(isinstance(each, ast.Mod) for each in ast.walk(condition.test))
+        for each in (part for statement in condition.body for part in ast.walk(statement)) if counted else ():
+            if (
+                isinstance(each, ast.Call)
+                and isinstance(each.func, ast.Attribute)
+                and each.func.attr == "load_state_dict"
+                and isinstance(each.func.value, ast.Name | ast.Attribute)
+                and any("state_dict()" in ast.unparse(given) for given in each.args)
+            ):
+                owner = each.func.value
+                yield Line(each.lineno, owner.attr if isinstance(owner, ast.Attribute) else owner.id)
+
+
+@lru_cache(maxsize=64)
+def reference_that_learns(file: str) -> Line | None:
+    """Return the line that names a model a second time, as what it is compared with, before an optimizer is made of its parameters; None without.
+
+    Nothing where either name is set again behind it.
+    """
+    tree = syntax_of(file)
+    for each in (part for part in ast.walk(tree) if isinstance(part, ast.Assign)):
+        target, value = each.targets[0], each.value
+        if not (isinstance(target, ast.Name) and isinstance(value, ast.Name) and _REFERENCE.match(target.id)):
+            continue
+        scope = around(tree, each.lineno)[0]
+        later = [part for part in ast.walk(scope) if isinstance(part, ast.stmt) and part.lineno > each.lineno]
+        again = any({target.id, value.id} & names_set_by(part) for part in later)
+        learns = any(f"({value.id}.parameters()" in ast.unparse(part) for part in later)
+        if learns and not again and any(reads(part, target.id) for part in later):
+            return Line(each.lineno, f"{target.id} = {value.id}")
+    return None

@@ -1,0 +1,133 @@
+"""Sums of scores over the batches of a loop that come out wrong, as a script's source shows: never set back, ended with the first batch, divided by rows where they are means."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from snugfit.doctor.observe.source.script_syntax import names_in, names_set_by, own_nodes, spans, syntax_of
+
+_LOADER = re.compile(r"load|batches|(^|_)(dl|iter|iterator)($|_)|enumerate\(|tqdm\(", re.IGNORECASE)
+_ROWS = re.compile(r"len\(\w*(\.\w+)*\.dataset\)|len\(\w*(dataset|data_?set|_set|_ds|_data)\)", re.IGNORECASE)
+_STEPS = re.compile(r"step|count|seen|iter|epoch|total_?time|time", re.IGNORECASE)
+
+
+class Sum(NamedTuple):
+    """A sum over batches: the line at which it goes wrong, its name, the first and the last line of its loop, and how."""
+
+    line: int
+    name: str
+    first: int
+    last: int
+    way: str
+
+
+NEVER_BACK, FIRST_ALONE, MEANS_BY_ROWS = "never set back", "the first batch alone", "means divided by rows"
+
+
+@lru_cache(maxsize=64)
+def wrong_sums(file: str) -> tuple[Sum, ...]:
+    """Return the sums of a file that come out wrong, each once."""
+    tree = syntax_of(file)
+    scopes: list[ast.Module | ast.FunctionDef] = [tree]
+    scopes += [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    return tuple(dict.fromkeys(each for scope in scopes for each in _of_scope(scope)))
+
+
+def _of_scope(scope: ast.Module | ast.FunctionDef) -> Iterator[Sum]:
+    for loop in (each for each in own_nodes(scope) if isinstance(each, ast.For)):
+        inner = [each for each in ast.walk(loop) if isinstance(each, ast.For) and each is not loop]
+        if _LOADER.search(ast.unparse(loop.iter)):
+            yield from _ended_at_once(loop)
+            yield from _means_by_rows(scope, loop)
+        for part in inner:
+            if any(part is each for each in loop.body) and _LOADER.search(ast.unparse(part.iter)):
+                yield from _never_back(scope, loop, part)
+
+
+def _sums_of(loop: ast.For) -> dict[str, ast.AugAssign]:
+    """Return the statements of a loop that add to a name, by the name."""
+    return {
+        each.target.id: each
+        for each in ast.walk(loop)
+        if isinstance(each, ast.AugAssign)
+        and isinstance(each.op, ast.Add)
+        and isinstance(each.target, ast.Name)
+    }
+
+
+def _ended_at_once(loop: ast.For) -> Iterator[Sum]:
+    """Yield a sum over batches whose loop returns it with its first pass."""
+    returned = next(
+        (each for each in loop.body if isinstance(each, ast.Return) and each.value is not None), None
+    )
+    if returned is None or returned.value is None:
+        return
+    for name in sorted(_sums_of(loop).keys() & names_in(returned.value)):
+        yield Sum(returned.lineno, name, loop.lineno, loop.end_lineno or loop.lineno, FIRST_ALONE)
+        return
+
+
+def _means_by_rows(scope: ast.AST, loop: ast.For) -> Iterator[Sum]:
+    """Yield a sum of numbers of batches, none of which is multiplied by its rows, that is divided by the rows of a data set."""
+    end = loop.end_lineno or loop.lineno
+    for name, added in _sums_of(loop).items():
+        plain = re.fullmatch(r"(\w*loss\w*)(\.data)?\.item\(\)", ast.unparse(added.value))
+        if plain and _is_weighed(loop, plain.group(1)):
+            continue
+        for each in ast.walk(scope) if plain else ():
+            if isinstance(each, ast.BinOp):
+                over, by = each.left, each.right
+            elif isinstance(each, ast.AugAssign):
+                over, by = each.target, each.value
+            else:
+                continue
+            behind = isinstance(each.op, ast.Div) and each.lineno > end
+            if behind and ast.unparse(over) == name and _ROWS.fullmatch(ast.unparse(by)):
+                yield Sum(each.lineno, name, loop.lineno, end, MEANS_BY_ROWS)
+                return
+
+
+def _is_weighed(loop: ast.For, name: str) -> bool:
+    """Return whether a loop multiplies a loss by something before it sums it up."""
+    sets = [each for each in ast.walk(loop) if isinstance(each, ast.Assign) and name in names_set_by(each)]
+    products = [
+        each for each in ast.walk(loop) if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Mult)
+    ]
+    return any(ast.unparse(each.target) == name for each in products) or any(
+        isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult)
+        for each in sets
+        for part in ast.walk(each.value)
+    )
+
+
+def _never_back(scope: ast.Module | ast.FunctionDef, epochs: ast.For, batches: ast.For) -> Iterator[Sum]:
+    """Yield a sum over the batches of an epoch that begins before the first epoch alone, and is divided by what one epoch has."""
+    for name in _sums_of(batches):
+        sets = [
+            each for each in ast.walk(epochs) if isinstance(each, ast.Assign) and name in names_set_by(each)
+        ]
+        begins = [
+            each
+            for each in ast.walk(scope)
+            if isinstance(each, ast.Assign)
+            and name in names_set_by(each)
+            and isinstance(each.value, ast.Constant | ast.Tuple)
+            and each.lineno < epochs.lineno
+        ]
+        if sets or not begins or _STEPS.search(name):
+            continue
+        for each in ast.walk(epochs):
+            if (
+                not isinstance(each, ast.BinOp)
+                or not isinstance(each.op, ast.Div)
+                or spans(batches, each.lineno)
+            ):
+                continue
+            # a count that is never set back either gives the mean over all epochs, which may be meant
+            if ast.unparse(each.left) == name and re.fullmatch(r"len\([\w.]+\)", ast.unparse(each.right)):
+                yield Sum(begins[-1].lineno, name, batches.lineno, batches.end_lineno or 0, NEVER_BACK)
+                return

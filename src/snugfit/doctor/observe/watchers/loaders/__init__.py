@@ -1,0 +1,1 @@
+"""Data loaders: what they hand out, and what their workers draw."""

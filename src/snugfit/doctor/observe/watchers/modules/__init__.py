@@ -1,0 +1,1 @@
+"""Calls of modules, and what surrounds them: modes, states, files, dropout, settings."""

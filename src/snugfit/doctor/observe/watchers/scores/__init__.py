@@ -1,0 +1,1 @@
+"""Scores of evaluations, and what a script makes of them in its loops."""

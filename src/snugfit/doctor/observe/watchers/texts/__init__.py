@@ -1,0 +1,1 @@
+"""Texts on their way to a model: tokenizers, vocabularies, special tokens, padding."""

@@ -1,0 +1,1 @@
+"""The way from a loss to the weights: backward passes, clipping, loss scales, steps."""
