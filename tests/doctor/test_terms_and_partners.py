@@ -20,6 +20,8 @@ BATCH = "x = torch.rand(32, 12)\nm, s = enc(x).chunk(2, 1)\n"
 NOISE = "z = m + torch.randn_like(m) * (0.5 * s).exp()\n"
 FITS = "fit = F.binary_cross_entropy_with_logits(dec(z), x, reduction='sum') / 32\n"
 
+SPREAD = NOISE + FITS + "spread = m.pow(2).mean(0) - m.mean(0).pow(2)\n"
+
 
 @pytest.mark.parametrize(
     ("loss", "pitfall"),
@@ -35,6 +37,13 @@ FITS = "fit = F.binary_cross_entropy_with_logits(dec(z), x, reduction='sum') / 3
         # nor is a square that something bounded is made of
         (NOISE + FITS + "loss = fit - 0.01 * torch.tanh(m ** 2).mean()", ""),
         ("z = (m / m.norm(dim=1, keepdim=True)) + 0.1 * torch.randn(32, 3)\n" + FITS + "loss = fit", ""),
+        (NOISE + FITS + "kl = 0.5 * (m.square() + s.exp() - s - 1).flatten(1).sum(1)  # cause\nloss = fit - torch.stack([kl.mean(), 0 * kl.sum()]).sum()", "wrong_sign"),
+        # nor is the spread of the means over the rows, which a loss without rivals holds up
+        (SPREAD + "loss = fit + F.relu(1 - (spread + 1e-4).sqrt()).mean()", ""),
+        (SPREAD + "loss = fit + torch.clamp(1 - spread, min=0).sum()", ""),
+        (SPREAD + "loss = fit - 0.1 * spread.sum()", ""),
+        (NOISE + FITS + "loss = fit + F.relu(1 - m.square().mean(0)).mean()", ""),
+        (NOISE + FITS + "loss = fit + F.softplus(2 - (m ** 2).sum(1)).mean()", ""),
     ],
 )  # fmt: skip
 def test_a_divergence_from_the_prior_is_added(tmp_path: Path, loss: str, pitfall: str) -> None:

@@ -10,7 +10,13 @@ from torch.autograd.graph import GradientEdge
 
 from snugfit.doctor.observe.graphs.graph_nodes import is_log_probability, kind_of, line_of
 from snugfit.doctor.observe.graphs.loss_graph import Term, scores_summed
-from snugfit.doctor.observe.recording.internals import exponent_of, number_beside, saved, size_of_result
+from snugfit.doctor.observe.recording.internals import (
+    averages_rows,
+    exponent_of,
+    number_beside,
+    saved,
+    size_of_result,
+)
 
 MOST_NODES, MOST_STEPS, MOST_EDGES = 2000, 12, 64
 _TAKEN = (
@@ -31,6 +37,21 @@ _TAKEN = (
 _NUMBERS = ("Mul", "Div", "View", "Reshape", "Expand", "Clone", "ToCopy", "Slice", "Split", "Select")
 _PASSED = ("Mean", "Sum", "Neg", "Mul", "Div", "View", "Reshape", "Squeeze", "ToCopy", "Expand", "MaskedFill")
 _SUMS = ("Add", "Sub", "Rsub", "Neg", "Mul", "Div", "View")
+_ADDED_UP = (
+    *_SUMS,
+    "Sum",
+    "Mean",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Expand",
+    "ToCopy",
+    "Stack",
+    "Cat",
+    "Select",
+    "Unsafe",
+)
+"""What a value goes through on its way into a sum of numbers; a root or a bound is none of it."""
 
 
 _LOSSES = (
@@ -151,7 +172,8 @@ def read_as_both(node: Any) -> Contradiction | None:
 def squares_of_drawn(node: Any) -> list[GradientEdge]:
     """Return the squares of the means of what is drawn, to which noise times a deviation is added, as the divergence from a normal distribution has them.
 
-    A mean whose square makes nothing but a sum of numbers is meant: squares of what is drawn, or of errors, are none.
+    A mean whose square makes nothing but a sum of numbers is meant: squares of what is drawn, or of errors, are none, nor is the spread of the
+    means over the rows, which a loss may hold up.
     """
     nodes = list(_nodes(node, MOST_NODES))
     users = _users_of(nodes)
@@ -163,13 +185,25 @@ def squares_of_drawn(node: Any) -> list[GradientEdge]:
         for noise, mean in (parts, parts[::-1]):
             if kind_of(noise) == "Mul" and _is_noise(noise) and size_of_result(mean) == size_of_result(noise):
                 means.add(_base(mean)[0])
+    means -= {_base(each.next_functions[0][0])[0] for each in nodes if averages_rows(each)}
     return [
         GradientEdge(each, 0)
         for each in nodes
         if _squared(each) is not None
         and _base(_squared(each))[0] in means
-        and all(kind_of(user).startswith((*_SUMS, "Sum", "Mean")) for user in users.get(each, []))
+        and all(kind_of(user).startswith(_ADDED_UP) for user in _above(each, users))
     ]
+
+
+def _above(node: Any, users: dict[Any, list[Any]]) -> set[Any]:
+    """Return all nodes that are computed of one."""
+    todo, seen = [node], set[Any]()
+    while todo:
+        for user in users.get(todo.pop(), []):
+            if user not in seen:
+                seen.add(user)
+                todo.append(user)
+    return seen
 
 
 def _squared(node: Any) -> Any:

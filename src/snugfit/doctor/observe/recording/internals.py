@@ -243,6 +243,21 @@ def axes_of_norm(node: Any) -> tuple[int, ...]:
     return tuple(_signed(each) % count for each in axes)
 
 
+def averages_rows(node: Any) -> bool:
+    """Return whether a node is a mean or a deviation over the first of several axes.
+
+    >>> values = torch.ones(2, 3, requires_grad=True).exp()
+    >>> [averages_rows(each.grad_fn) for each in (values.mean(0), values.std(0), values.mean(1), values.mean(), values.sum(0))]
+    [True, True, False, False, False]
+    """
+    axes: Any = getattr(node, "_saved_dim", None)
+    if axes is None or not type(node).__name__.startswith(("Mean", "Var", "Std")):
+        return False
+    axes = (axes,) if isinstance(axes, int) else axes
+    count = len(size_of_result(node.next_functions[0][0])) or 1
+    return len(axes) < count and any(_signed(each) % count == 0 for each in axes)
+
+
 def padded_behind(node: Any) -> bool:
     """Return whether a node has put something behind the last place of rows, or is a convolution that does so.
 
