@@ -769,6 +769,8 @@ MISSED_OF_ELEVENTH_HAND = (
 
 MENDED_OF_ELEVENTH_HAND = (
     "energy_former_2",
+    "keyword_m5_2",
+    "leaf_vae_1",
     "papers_gat_1",
     "ppo_lander_1",
     "sensor_simclr_1",
@@ -857,6 +859,7 @@ MENDED_OF_TWELFTH_HAND = (
     "kd_routes_2",
     "moco_gestures_1",
     "moco_gestures_3",
+    "ssd_buoys_2",
     "tcn_power_1",
     "tcn_power_2",
     "vae_strokes_1",

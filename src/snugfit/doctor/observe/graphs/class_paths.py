@@ -17,6 +17,7 @@ from snugfit.doctor.observe.recording.internals import (
 
 _LINEAR = ("Addmm", "Mm", "MkldnnLinear")
 _CONVOLUTIONS = ("Convolution", "MkldnnConvolution", "SlowConv")
+_VIEWS = ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze")
 _SAME = ("Clone", "Slice", "ToCopy", "Mul", "Div", "LogSoftmax", "Softmax", "Alias")
 """What leaves each value at its place, where it has one operand with a graph."""
 MOST_STEPS = 24
@@ -40,10 +41,11 @@ def mixed_classes(scores: Tensor, axis: int) -> tuple[tuple[int, ...], tuple[int
         if kind.startswith(_CONVOLUTIONS):
             # a softmax over places, with a target for each channel, is meant
             return (size, size) if axis != 1 and size[1] == classes else None
-        if kind.startswith(("View", "UnsafeView", "ReshapeAlias")):
-            place, before = _place_before(node, size, axis), size_before_view(node)
+        if kind.startswith(_VIEWS):
+            place, before = _place_before(node, size, axis), _size_before(node)
             if place is None:
-                return (before, size) if _has_classes(parts[0], before, classes) else None
+                mixed = _has_classes(parts[0], before, classes) or _lies_in_places(parts[0], size, axis)
+                return (before, size) if mixed else None
             axis = place
         elif kind in ("Transpose", "Permute", "T"):
             order = moved_axes(node, len(size))
@@ -72,7 +74,7 @@ def other_softmax(scores: Tensor, axis: int) -> tuple[tuple[int, ...], int, int,
             over = axis_of_softmax(node)
             apart = over is not None and over != axis and len(size) > 2
             return (size, over, axis, line_of(node)) if apart and over is not None else None
-        if kind.startswith(("View", "UnsafeView", "ReshapeAlias")):
+        if kind.startswith(_VIEWS):
             place = _place_before(node, size, axis)
             if place is None:
                 return None
@@ -88,13 +90,43 @@ def other_softmax(scores: Tensor, axis: int) -> tuple[tuple[int, ...], int, int,
     return None
 
 
+def _size_before(view: Any) -> tuple[int, ...]:
+    """Return the size of what a view was taken of: where its node does not remember it, that of what the one before gave."""
+    return size_before_view(view) or size_of_result(view.next_functions[0][0])
+
+
 def _place_before(view: Any, size: tuple[int, ...], axis: int) -> int | None:
     """Return which axis was this one before a view; None where there was none of its length and stride."""
-    before, stride = size_before_view(view), math.prod(size[axis + 1 :])
+    before, stride = _size_before(view), math.prod(size[axis + 1 :])
     for place, length in enumerate(before):
         if length == size[axis] and math.prod(before[place + 1 :]) == stride:
             return place
     return None
+
+
+def _lies_in_places(node: Any, size: tuple[int, ...], axis: int) -> bool:
+    """Return whether an axis of a view of what a convolution made, for several classes or boxes at each place, is made of neighbouring places.
+
+    Its channels, or all places together, are no such axis.
+    """
+    made = _size_of_convolution(node)
+    if len(made) < 3 or made[1] % size[axis] or made[1] == size[axis]:
+        return False
+    whole = {math.prod(made[place:]) for place in range(2, len(made) + 1)}
+    stride = math.prod(size[axis + 1 :])
+    return stride < max(whole) and not {stride, stride * size[axis]} <= whole
+
+
+def _size_of_convolution(node: Any) -> tuple[int, ...]:
+    """Return the size of what a convolution gave, of which each number is still where it lay; () where something else did."""
+    for _ in range(MOST_STEPS):
+        if node is None or kind_of(node).startswith(_CONVOLUTIONS):
+            return () if node is None else size_of_result(node)
+        parts = [each for each, _ in node.next_functions if each is not None]
+        if len(parts) != 1 or not kind_of(node).startswith((*_SAME, *_VIEWS)) or kind_of(node) == "Slice":
+            return ()
+        node = parts[0]
+    return ()
 
 
 def _has_classes(node: Any, size: tuple[int, ...], classes: int) -> bool:

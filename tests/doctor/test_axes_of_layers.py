@@ -1,0 +1,64 @@
+"""Axes that a layer's results lie on until a loss takes them: each fault in several ways, beside what looks alike and is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.doctor.test_rows_signs_places import told
+from tests.doctor.test_variants import looped
+
+pytestmark = pytest.mark.slow
+
+SOUNDS = """
+net, head = nn.Sequential(nn.Conv1d(1, 8, 5), nn.ReLU()), nn.Linear(8, 4)
+optimizer = torch.optim.Adam([*net.parameters(), *head.parameters()], lr=1e-3)
+"""
+WAVES = "x, y = torch.randn(24, 1, 40), torch.arange(24) % 4\nh = net(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("loss", "pitfall"),
+    [
+        ("s = F.log_softmax(head(h.mean(2, keepdim=True).transpose(1, 2)), dim=1)  # cause\nloss = F.nll_loss(s.squeeze(1), y)", "wrong_axis"),
+        ("s = head(h.amax(-1)[:, None]).log_softmax(1)  # cause\nloss = F.nll_loss(s.squeeze(), y)", "wrong_axis"),
+        ("s = nn.LogSoftmax(dim=1)(head(h.mT[:, :1]))  # cause\nloss = F.nll_loss(s.flatten(0, 1), y)", "wrong_axis"),
+        ("s = torch.log_softmax(head(h.mean(2))[..., None], 2)  # cause\nloss = F.nll_loss(s.squeeze(2), y)", "wrong_axis"),
+        ("s = F.log_softmax(head(h.mean(2, keepdim=True).transpose(1, 2)), dim=2)\nloss = F.nll_loss(s.squeeze(1), y)", ""),
+        ("s = head(h.amax(-1)[:, None]).squeeze(1).log_softmax(1)\nloss = F.nll_loss(s, y)", ""),
+        ("w = h.mean(1, keepdim=True).softmax(2)\nloss = F.cross_entropy(head((h * w).sum(2, keepdim=True).transpose(1, 2)).squeeze(1), y)", ""),
+        ("w = h.mean((1, 2))[:, None].softmax(1)  # of a single expert\nloss = F.cross_entropy(head(h.mean(2)) * w, y)", ""),
+    ],
+)  # fmt: skip
+def test_a_softmax_over_an_axis_that_is_taken_away_is_none_over_the_classes(
+    tmp_path: Path, loss: str, pitfall: str
+) -> None:
+    told(tmp_path, SOUNDS + looped(WAVES + loss), pitfall)
+
+
+CELLS = """
+net = nn.Conv2d(3, 4 * 3, 3, padding=1)   # three classes for each of four boxes that a cell may have
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+"""
+PLATES = "x, y = torch.randn(8, 3, 5, 5), torch.randint(0, 3, (8, 100))\n"
+
+
+@pytest.mark.parametrize(
+    ("loss", "pitfall"),
+    [
+        ("s = net(x).reshape(8, -1, 3)  # cause\nloss = F.cross_entropy(s.transpose(1, 2), y)", "wrong_axis"),
+        ("s = net(x).view(-1, 3)  # cause\nloss = F.cross_entropy(s, y.flatten())", "wrong_axis"),
+        ("s = (0.5 * net(x)).flatten(1).unflatten(1, (-1, 3))  # cause\nloss = F.cross_entropy(s.mT, y)", "wrong_axis"),
+        ("s = torch.reshape(net(x), (8, 100, 3)).log_softmax(-1)  # cause\nloss = F.nll_loss(s.permute(0, 2, 1), y)", "wrong_axis"),
+        ("s = net(x).permute(0, 2, 3, 1).reshape(8, -1, 3)\nloss = F.cross_entropy(s.transpose(1, 2), y)", ""),
+        ("s = net(x).view(8, 4, 3, 25).transpose(2, 3)\nloss = F.cross_entropy(s.reshape(-1, 3), y.flatten())", ""),
+        ("s = net(x).reshape(8 * 4, 3, 25)\nloss = F.cross_entropy(s, y.reshape(32, 25))", ""),
+        ("s = net(x).unflatten(1, (4, 3)).movedim(2, 1).flatten(2)\nloss = F.cross_entropy(s, y)", ""),
+        ("s = net(x).flatten(2).flatten(0, 1)  # the cell of each of twelve points\nloss = F.cross_entropy(s, torch.randint(0, 25, (96,)))", ""),
+    ],
+)  # fmt: skip
+def test_classes_of_several_boxes_are_channels_and_no_neighbouring_cells(
+    tmp_path: Path, loss: str, pitfall: str
+) -> None:
+    told(tmp_path, CELLS + looped(PLATES + loss), pitfall)
