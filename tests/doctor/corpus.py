@@ -769,6 +769,7 @@ MISSED_OF_ELEVENTH_HAND = (
 
 MENDED_OF_ELEVENTH_HAND = (
     "energy_former_2",
+    "hf_places_ner_1",
     "keyword_m5_2",
     "leaf_vae_1",
     "papers_gat_1",

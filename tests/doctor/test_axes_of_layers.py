@@ -1,4 +1,4 @@
-"""Axes that a layer's results lie on until a loss takes them: each fault in several ways, beside what looks alike and is right."""
+"""Axes that a layer's results lie on until a loss takes them, and padding that all rows of a batch have: each fault in several ways, beside what looks alike and is right."""
 
 from __future__ import annotations
 
@@ -62,3 +62,35 @@ def test_classes_of_several_boxes_are_channels_and_no_neighbouring_cells(
     tmp_path: Path, loss: str, pitfall: str
 ) -> None:
     told(tmp_path, CELLS + looped(PLATES + loss), pitfall)
+
+
+TOKENS = """
+from transformers import BertConfig, BertForTokenClassification, DistilBertConfig, DistilBertForSequenceClassification
+small = dict(vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, max_position_embeddings=16)
+tagger = BertForTokenClassification(BertConfig(**small, num_labels=3))
+sorter = DistilBertForSequenceClassification(DistilBertConfig(vocab_size=60, dim=16, n_layers=1, n_heads=2, hidden_dim=16, max_position_embeddings=16))
+optimizer = torch.optim.Adam([*tagger.parameters(), *sorter.parameters()], lr=1e-3)
+def batch(least, most, width=12):
+    lengths = torch.randint(least, most + 1, (16,))
+    lengths[:2] = torch.tensor([least, most])
+    ids = torch.randint(1, 60, (16, width))
+    ids[torch.arange(width) >= lengths[:, None]] = 0
+    return ids, (ids != 0).long(), torch.where(ids > 0, ids % 3, -100)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "pitfall"),
+    [
+        ("ids, mask, tags = batch(3, 9)\nloss = tagger(ids, labels=tags).loss  # cause", "unmasked_padding"),
+        ("ids, mask, tags = batch(3, 12)\nloss = tagger(input_ids=ids, labels=tags).loss  # cause", "unmasked_padding"),
+        ("ids, mask, tags = batch(2, 8)\nloss = sorter(ids, torch.ones_like(ids), labels=ids[:, 0] % 2).loss  # cause", "unmasked_padding"),
+        ("ids, mask, tags = batch(4, 10)\ns = tagger.bert(ids)[0][:, 0]  # cause\nloss = F.cross_entropy(tagger.classifier(s), ids[:, 1] % 3)", "unmasked_padding"),
+        ("ids, mask, tags = batch(3, 9)\nloss = tagger(ids, mask, labels=tags).loss", ""),
+        # of one length each, no row ends in padding, or all in the same
+        ("ids, mask, tags = batch(12, 12)\nloss = tagger(ids, labels=tags).loss", ""),
+        ("ids, mask, tags = batch(12, 12)\nids[torch.rand(16, 12) < 0.1] = 0\nloss = tagger(ids, labels=ids % 3).loss", ""),
+    ],
+)  # fmt: skip
+def test_padding_to_a_length_that_no_row_has_is_padding(tmp_path: Path, loss: str, pitfall: str) -> None:
+    told(tmp_path, TOKENS + looped(loss), pitfall)

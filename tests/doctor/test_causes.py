@@ -138,6 +138,23 @@ CAUSE, SEEN = "# cause", "# seen"
             """,
         ),
         (
+            "unmasked_padding",
+            """
+            class Rows(Dataset):
+                def __getitem__(self, i):
+                    return {"input_ids": self.ids[i], "labels": self.tags[i]}
+            def collate(rows):
+                batch = {"input_ids": [], "labels": []}  # cause
+                for row in rows:
+                    gap = 32 - len(row["input_ids"])
+                    batch["input_ids"].append(row["input_ids"] + [tokenizer.pad_token_id] * gap)
+                    batch["labels"].append(row["labels"] + [-100] * gap)
+                return {key: torch.tensor(value) for key, value in batch.items()}
+            trainer = Trainer(net, train_dataset=Rows(), data_collator=collate)
+            trainer.train()  # seen
+            """,
+        ),
+        (
             "softmax_twice",
             """
             class Net(nn.Module):

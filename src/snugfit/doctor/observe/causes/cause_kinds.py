@@ -188,6 +188,14 @@ def _of_padding(node: ast.AST, name: str) -> bool:
     )
 
 
+def _gathers_no_mask(node: ast.AST, _: str) -> bool:
+    """Return whether lists of a batch are begun for its tokens and for no mask."""
+    if not isinstance(node, ast.Dict) or not all(isinstance(each, ast.List) for each in node.values):
+        return False
+    keys = [str(each.value) for each in node.keys if isinstance(each, ast.Constant)]
+    return any(each.endswith("ids") for each in keys) and not any("mask" in each for each in keys)
+
+
 def _leaves_mask_out(node: ast.AST, name: str) -> bool:
     """Return whether a batch is given that is made of tokens and of no mask, or of one that hides nothing."""
     if isinstance(node, ast.Assign):
@@ -459,7 +467,7 @@ KINDS: dict[str, Kind] = {
     "target_gradients": Kind(back=(named(_TAUGHT, _computes), _returns_tuple)),
     "train_mode": Kind(here=(calls(_DROPS),)),
     "truncation": Kind(back=(keyword("max_length"),)),
-    "unmasked_padding": Kind(back=(_leaves_mask_out, _reads_all_places, _reads_unmasked)),
+    "unmasked_padding": Kind(back=(_gathers_no_mask, _leaves_mask_out, _reads_all_places, _reads_unmasked)),
     "unused_class": Kind(back=(_adds_one,), side=1),
     "unknown_label": Kind(back=(keyword("blank"),)),
     "unscaled_inputs": Kind(back=(_gives_numbers,), side=0),

@@ -90,7 +90,10 @@ def look_at_masks(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any])
     )
     if blind and isinstance(padding, int) and _reads_both_ways(module):
         at_the_end = (tokens == padding).flip(1).long().cumprod(1).sum(1)
-        unmasked = int(at_the_end[at_the_end > 1].sum()) if bool((at_the_end == 0).any()) else 0
+        padded = at_the_end[at_the_end > 1]
+        # to a length that no row has, all of them
+        differ = bool((at_the_end == 0).any()) or (len(padded) == len(tokens) and len(padded.unique()) > 1)
+        unmasked = int(padded.sum()) if differ else 0
     scored = scored_padding = ends = scored_ends = 0
     if isinstance(mask, Tensor) and isinstance(labels, Tensor) and mask.shape == tokens.shape == labels.shape:
         counts, visible = labels != _IGNORED, mask != 0
