@@ -772,6 +772,7 @@ MENDED_OF_ELEVENTH_HAND = (
     "hf_places_ner_1",
     "keyword_m5_2",
     "leaf_vae_1",
+    "molecule_gin_1",
     "papers_gat_1",
     "ppo_lander_1",
     "sensor_simclr_1",

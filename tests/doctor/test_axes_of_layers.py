@@ -1,4 +1,4 @@
-"""Axes that a layer's results lie on until a loss takes them, and padding that all rows of a batch have: each fault in several ways, beside what looks alike and is right."""
+"""Axes that a layer's results lie on until a loss takes them, padding that all rows of a batch have, and edges of graphs that are joined: each fault in several ways, beside what looks alike and is right."""
 
 from __future__ import annotations
 
@@ -94,3 +94,55 @@ def batch(least, most, width=12):
 )  # fmt: skip
 def test_padding_to_a_length_that_no_row_has_is_padding(tmp_path: Path, loss: str, pitfall: str) -> None:
     told(tmp_path, TOKENS + looped(loss), pitfall)
+
+
+JOINED = """
+def graph():
+    n = int(torch.randint(4, 8, ()))
+    ring = torch.stack((torch.arange(n), torch.arange(n).roll(1)))
+    edges = torch.cat([ring, ring.flip(0)], 1)
+    return torch.randint(0, 4, (n,)), edges, torch.randn(())
+graphs = []
+for _ in range(96):
+    nodes, edges, value = graph()
+    graphs.append((nodes, edges, value))
+def join(rows):
+    kinds, edges, owners, before = [], [], [], 0
+    for number, (nodes, pairs, _) in enumerate(rows):
+        kinds.append(nodes)
+        {joins}
+        owners.append(torch.full((len(nodes),), number))
+        before += len(nodes)
+    return torch.cat(kinds), {edges}, torch.cat(owners), torch.stack([value for *_, value in rows])
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kind, self.layer, self.out = nn.Embedding(4, 8), nn.Linear(8, 8), nn.Linear(8, 1)
+    def forward(self, kinds, edges, owners):
+        h = self.kind(kinds)
+        h = torch.relu(self.layer(h + torch.zeros_like(h).index_add(0, edges[1], h[edges[0]])))
+        return self.out(torch.zeros(int(owners[-1]) + 1, 8).index_add(0, owners, h)).squeeze(1)
+net = Net()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+for kinds, edges, owners, values in DataLoader(graphs, 16, shuffle=True, collate_fn=join):
+    loss = F.mse_loss(net(kinds, edges, owners), values)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("joins", "edges", "pitfall"),
+    [
+        ("edges.append(pairs)  # cause", "torch.cat(edges, 1)", "mismatched_rows"),
+        ("edges.extend(pairs.t())  # cause", "torch.stack(edges).t()", "mismatched_rows"),
+        ("edges = torch.hstack([edge for _, edge, _ in rows])  # cause", "edges", "mismatched_rows"),
+        ("edges.append(pairs + before)", "torch.cat(edges, 1)", ""),
+        ("edges.append(pairs.add(before))", "torch.cat(edges, 1)", ""),
+    ],
+)  # fmt: skip
+def test_edges_count_the_nodes_of_the_graphs_before_theirs_whatever_nodes_are(
+    tmp_path: Path, joins: str, edges: str, pitfall: str
+) -> None:
+    told(tmp_path, JOINED.format(joins=joins, edges=edges), pitfall)

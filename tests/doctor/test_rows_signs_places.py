@@ -244,6 +244,12 @@ def test_edges_of_joined_graphs_that_count_from_0_are_known() -> None:
     assert edges_within_the_first([nodes, alike, owners]) == (30, 6, 30, 4)
     assert edges_within_the_first([nodes, apart, owners]) is None
     assert edges_within_the_first([nodes, alike]) is None
+    kinds = torch.arange(30) % 4
+    assert edges_within_the_first([kinds, alike.t(), owners]) == (30, 6, 30, 4)
+    assert edges_within_the_first([kinds, apart, owners]) is None
+    assert edges_within_the_first([alike, owners]) is None
+    # pairs of words of few kinds, beside the sentence that each word is of, are no edges where no nodes are as many
+    assert edges_within_the_first([torch.randn(6, 3), alike, owners]) is None
 
 
 def test_a_column_that_is_made_of_the_target_is_known_by_the_source() -> None:
