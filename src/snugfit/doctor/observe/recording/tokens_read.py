@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from snugfit.doctor.observe.recording.padding_tokens import padding_behind
 LEAST_TOKENS, NEXT = 32, 0.99
 """Share of at least so many labels that are later tokens, from which on all are."""
 MOST_BATCHES = 4
+MOST_STEPS = 512
 
 
 class TokensRead:
@@ -19,6 +21,8 @@ class TokensRead:
     Attributes:
         last: the tokens of the last batch; `reader` is the embedding that has read them, `vocabulary` its size.
         decoded: the tokens that a model got last beside others, as a decoder does, in the first updates.
+        steps: tokens of one place of each row, which an embedding has read one after the other; `vocabulary_of_steps` is its size,
+            and `steps_at` the line that gave the first.
     """
 
     def __init__(self) -> None:
@@ -28,12 +32,30 @@ class TokensRead:
         self.vocabulary = 0
         self._padding: int | None = None
         self._read: list[Tensor] = []
+        self.steps: list[Tensor] = []
+        self.vocabulary_of_steps = 0
+        self.steps_at = ""
+        self._steps_reader: Any = None
 
     def note(self, reader: Any, tokens: Tensor) -> None:
         """Note tokens that went into the model, and the embedding that reads them."""
         self.reader, self._padding, self.vocabulary = reader, reader.padding_idx, reader.num_embeddings
         self.last = tokens.detach()
         self._read = [*self._read[1 - MOST_BATCHES :], self.last]
+
+    def note_step(self, reader: Any, tokens: Tensor, line: Callable[[], str]) -> None:
+        """Note the tokens of the next place of each row; those of other rows, or that another embedding reads, begin anew."""
+        if reader is not self._steps_reader or (self.steps and len(self.steps[0]) != len(tokens)):
+            self.forget_steps()
+        if not self.steps:
+            self.steps_at = line()
+        self._steps_reader, self.vocabulary_of_steps = reader, reader.num_embeddings
+        if len(self.steps) < MOST_STEPS:
+            self.steps.append(tokens.detach().reshape(-1).clone())
+
+    def forget_steps(self) -> None:
+        """Begin anew: other rows follow."""
+        self.steps, self._steps_reader = [], None
 
     @property
     def count(self) -> int:

@@ -50,6 +50,7 @@ from snugfit.doctor.observe.watchers.optimizers.gradient_state import Gradients
 from snugfit.doctor.observe.watchers.rows.mixed_rows import mix_of, wrong_targets
 from snugfit.doctor.observe.watchers.scores.watch_loops import look_at_loop
 from snugfit.doctor.observe.watchers.tensors.watch_shapes import look_at_shapes
+from snugfit.doctor.observe.watchers.texts.stepped_tokens import look_at_steps
 from snugfit.doctor.observe.watchers.texts.watch_texts import look_at_ends
 
 _Call = Callable[..., Any]
@@ -141,6 +142,7 @@ def watch_losses(
                     recorder.add(seen := _seen(recorder, name, input, target, options))
                     look_at_ends(recorder, seen, target)
                     look_at_padded_labels(recorder, target, options)
+                    look_at_steps(recorder, target, options.get("ignore_index", -100), seen.classes)
                     look_at_multi_hot(recorder, name, input, target)
                     look_at_one_class(recorder, name, input)
                     look_at_axes(recorder, axes, name, input, target)

@@ -44,6 +44,7 @@ from snugfit.doctor.observe.watchers.rows.row_digests import Rows, tensors_in
 from snugfit.doctor.observe.watchers.rows.row_targets import RowTargets
 from snugfit.doctor.observe.watchers.tensors.watch_cuts import note_parameters
 from snugfit.doctor.observe.watchers.tensors.watch_graphs import KeptGraphs
+from snugfit.doctor.observe.watchers.texts.stepped_tokens import look_at_step
 from snugfit.doctor.observe.watchers.texts.watch_texts import (
     is_of_transformers,
     look_at_labels,
@@ -177,6 +178,7 @@ class ModuleWatch:
     def differentiated(self) -> None:
         """Note, after a backward pass, which rows were trained on, and what moves without an optimizer."""
         self.rows.backward()
+        self.recorder.tokens.forget_steps()
         models = [(reference(), seen) for reference, seen in self._roots.values()]
         self.outsiders.after_backward([(module, seen) for module, seen in models if module is not None])
 
@@ -237,9 +239,9 @@ class ModuleWatch:
                 if torch.is_grad_enabled():
                     return self._rest(original, module, args, kwargs)
                 recorder.wake()
-            plain = (
-                self._depth > 0 and not recorder.detailed and "labels" not in kwargs
-            )  # a part of a model, later
+            # a part of a model, later; but for what a decoder reads in an evaluation
+            plain = self._depth > 0 and not recorder.detailed and "labels" not in kwargs
+            plain = plain and (type(module) is not nn.Embedding or torch.is_grad_enabled())
             if plain or not recorder.active:
                 return original(module, *args, **kwargs)
             with recorder.guard():
@@ -347,11 +349,12 @@ class ModuleWatch:
         recalibrates = not grad and module.training and is_recalibrating()
         trained = facts.trained
         self._batch = None if batch is None else weakref.ref(batch)
+        whole = [each for each in inputs if each.dim() == 2 and not each.dtype.is_floating_point]
+        if any(each.shape[1] > 1 for each in whole):
+            self.recorder.tokens.forget_steps()
         if grad and self.recorder.detailed:
-            whole = [each for each in inputs if each.dim() == 2 and not each.dtype.is_floating_point]
-            self.recorder.tokens.decoded = (
-                whole[-1].detach() if len(whole) > 1 and whole[-1].dtype is torch.long else None
-            )
+            two_texts = len(whole) > 1 and whole[-1].dtype is torch.long
+            self.recorder.tokens.decoded = whole[-1].detach() if two_texts else None
         self.rows_in_batch = 0 if batch is None else batch.shape[0]
         self.time_first, self.recurs_at = None, ""
         self.dependence.begin()
@@ -417,6 +420,8 @@ class ModuleWatch:
 
     def _nested(self, module: nn.Module, args: tuple[Any, ...], caller: FrameType) -> None:
         root = self._inside
+        if root is not None and isinstance(module, nn.Embedding) and args and isinstance(args[0], Tensor):
+            look_at_step(self.recorder, module, args[0])
         if root is None or not self.recorder.detailed:
             return
         if module._parameters:

@@ -27,6 +27,7 @@ from snugfit.doctor.observe.recording.script_frames import is_own, where
 from snugfit.doctor.observe.watchers.modules.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.scores.watch_loops import look_at_loop
 from snugfit.doctor.observe.watchers.tensors.watch_shapes import look_at_scored_shapes
+from snugfit.doctor.observe.watchers.texts.stepped_tokens import look_at_truths
 
 _Call = Callable[..., Any]
 HALF = 0.5
@@ -129,6 +130,9 @@ def _comparing(recorder: Recorder, modules: ModuleWatch) -> Callable[[_Call], _C
         def compare(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.looking or torch.compiler.is_dynamo_compiling() or not recorder.here:
                 return original(input, other, *args, **kwargs)
+            if recorder.tokens.steps and not (torch.is_grad_enabled() or modules.inside):
+                with recorder.guard():
+                    look_at_truths(recorder, input, other)
             follows = _follows_evaluation(recorder)
             if not (follows or modules.class_axes.bests or modules.class_axes.whole):
                 return original(input, other, *args, **kwargs)
