@@ -768,6 +768,7 @@ MISSED_OF_ELEVENTH_HAND = (
 """Faults of `eleventh_hand` that they missed, named otherwise, or found as worth a look alone."""
 
 MENDED_OF_ELEVENTH_HAND = (
+    "energy_former_1",
     "energy_former_2",
     "hf_places_ner_1",
     "keyword_m5_2",

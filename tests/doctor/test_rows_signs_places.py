@@ -197,6 +197,58 @@ def test_places_that_are_added_along_the_rows_are_found(tmp_path: Path, body: st
     told(tmp_path, PLACES.replace("{body}", indent(body, "        ")) + looped(NEXT), pitfall)
 
 
+SERIES = """
+import math
+def waves(length):
+    angle = torch.arange(length)[:, None] / 50 ** (torch.arange(8) / 8)
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.put, self.learned, self.of_rows = nn.Linear(2, 16), nn.Parameter(torch.randn(40, 16)), nn.Parameter(torch.randn(24, 16))
+        self.register_buffer("table", waves(40)[:, None])
+        self.register_buffer("fixed", torch.randn(24, 16))
+        self.numbers, self.kind = nn.Embedding(40, 16), nn.Linear(1, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.q, self.k, self.v, self.head = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 1)
+    def attend(self, x):
+        q, k, v = (each(x).unflatten(2, (2, 8)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    def forward(self, x):
+        given, x = x, self.put(x)
+{body}
+net = Net()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+"""
+AHEAD = "x = torch.randn(24, 13, 2)\nloss = F.mse_loss(net(x[:, :12]), x[:, 12, :1])"
+LAYER, OWN = "\nreturn self.head(self.layer(x)[:, -1])", "\nreturn self.head(self.attend(x)[:, -1])"
+
+
+@pytest.mark.parametrize(
+    ("body", "pitfall"),
+    [
+        ("x = x + self.table[: x.size(0)]  # cause" + LAYER, "wrong_axis"),
+        ("x = waves(len(x)).unsqueeze(1) + x  # cause" + LAYER, "wrong_axis"),
+        ("x += self.learned[: x.shape[0], None]  # cause" + OWN, "wrong_axis"),
+        ("x = x + self.numbers(torch.arange(x.size(0)))[:, None]  # cause" + OWN, "wrong_axis"),
+        ("x = F.dropout(x * 4 + self.table[: x.size(0)], 0.1)  # cause" + OWN, "wrong_axis"),
+        ("x = x + self.table[: x.size(1)].transpose(0, 1)" + LAYER, ""),
+        ("x = x.transpose(0, 1)\nx = (x + self.table[: x.size(0)]).transpose(0, 1)" + LAYER, ""),
+        # a condition of each row, drawn anew or given with it
+        ("x = x + waves(40)[torch.randperm(40)[: len(x)]].unsqueeze(1)" + OWN, ""),
+        ("x = x + self.kind(given[:, :1, :1])" + OWN, ""),
+        ("x = x + self.numbers((given[:, 0, 0].abs() * 9).long())[:, None]" + LAYER, ""),
+        # each row has an entry of its own in the whole table, as each of some series
+        ("x = x + self.of_rows[:, None]" + LAYER, ""),
+        ("x = x + self.fixed.unsqueeze(1)" + LAYER, ""),
+        # two halves of a batch that are of two kinds
+        ("x = x + self.table[torch.arange(len(x)) // 12]" + LAYER, ""),
+    ],
+)  # fmt: skip
+def test_numbers_of_rows_are_no_places_of_a_series(tmp_path: Path, body: str, pitfall: str) -> None:
+    told(tmp_path, SERIES.format(body=indent(body, "        ")) + looped(AHEAD), pitfall)
+
+
 MASKED = """
 class Net(nn.Module):
     def __init__(self):

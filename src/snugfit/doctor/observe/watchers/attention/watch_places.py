@@ -18,6 +18,7 @@ from snugfit.doctor.observe.recording.own_calls import after_own_calls
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import where
 from snugfit.doctor.observe.watchers.attention.places_of_tokens import (
+    ConstantPlaces,
     are_alike,
     mark_added_along_rows,
     place_of_addition,
@@ -34,6 +35,7 @@ class PlaceWatch(Companion):
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._first = False
+        self._constant = ConstantPlaces()
 
     def install(self, patches: Patches) -> None:
         squashing = after_own_calls(self._recorder, self._squashed)
@@ -51,6 +53,8 @@ class PlaceWatch(Companion):
 
     def begins(self, call: ModelCall) -> None:
         self._first = bool(call.inputs)
+        if call.inputs and call.inputs[0].layout is torch.strided:
+            self._constant.begins(call.inputs[0])
 
     def _summed(self, _: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> None:
         one, other = (*args, *kwargs.values())[:2]
@@ -116,27 +120,28 @@ class PlaceWatch(Companion):
                 return
 
     def _look_at_places(self, key: Tensor, *, of_heads: bool) -> None:
-        """Note equal tokens at different places of a text that attention cannot tell apart, where those of different rows differ."""
-        tokens = self._recorder.tokens.last
-        if tokens is None or tokens.dim() != 2 or key.device != tokens.device:
-            return
+        """Note equal tokens at different places of a text that attention cannot tell apart, where those of different rows differ; and numbers of rows that are added for places."""
         if key.dim() != (4 if of_heads else 3):
             return
         # rows, places and values: torch's layer has the places first, and its tokens may lie so too
         vectors = key.transpose(1, 2).flatten(2) if of_heads else key.transpose(0, 1)
         if vectors.dim() != 3 or vectors.shape[0] == vectors.shape[1]:
             return
-        if vectors.shape[:2] == tokens.shape[::-1]:
-            tokens = tokens.t()
-        if vectors.shape[:2] != tokens.shape:
+        at, added = place_of_addition(key.grad_fn)
+        if added is None:
             return
-        within, between = are_alike(vectors, tokens)
-        at = place_of_addition(key.grad_fn)
-        if within and not between and at:
-            what = (
-                "Equal tokens at different places of a text go into attention as equal vectors, and those of different rows do not: "
-                "the places are added along the rows of the batch."
-            )
+        tokens = self._recorder.tokens.last
+        if tokens is not None and vectors.shape[:2] == tokens.shape[::-1]:
+            tokens = tokens.t()
+        if tokens is None or vectors.shape[:2] != tokens.shape or key.device != tokens.device:
+            along_rows = len(added) == len(vectors) and self._constant.are_of_rows(at, added)
+            shown = "Each row of a batch gets one vector for all its places, by its number in the batch"
+        else:
+            within, between = are_alike(vectors, tokens)
+            along_rows = within and not between
+            shown = "Equal tokens at different places of a text go into attention as equal vectors, and those of different rows do not"
+        if along_rows:
+            what = f"{shown}: the places are added along the rows of the batch."
             fix = "x = x + self.places[: x.size(1)]   # of batch, length, width"
             self._recorder.add(
                 Fault(at, self._recorder.log.updates, "wrong_axis", what, fix, LEAST_SEEN, certain=True)
