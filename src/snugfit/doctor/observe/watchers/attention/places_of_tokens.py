@@ -80,7 +80,7 @@ def is_table_of_numbers(added: Tensor) -> bool:
 
 
 class ConstantPlaces:
-    """What scripts add to the rows of batches, one vector for all places of a row: where it is the same for other rows, it belongs to their numbers."""
+    """Vectors that scripts add to the rows of batches, one for all places of a row: those that are the same for other rows belong to the numbers of rows."""
 
     def __init__(self) -> None:
         self._inputs: Tensor | None = None
