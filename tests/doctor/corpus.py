@@ -860,6 +860,7 @@ MISSED_OF_TWELFTH_HAND = (
 MENDED_OF_TWELFTH_HAND = (
     "finetune_leaves_2",
     "kd_routes_2",
+    "lora_notes_3",
     "moco_gestures_1",
     "moco_gestures_3",
     "seq2seq_dates_2",
@@ -880,6 +881,7 @@ NEAR_FAULTS_OF_TWELFTH_HAND = (
     "finetune_leaves_twin",
     "kd_routes_twin",
     "kd_routes_twin2",
+    "lora_notes_twin",
     "moco_gestures_twin",
     "seq2seq_dates_twin",
     "tcn_power_twin",

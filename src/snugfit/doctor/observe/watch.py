@@ -31,6 +31,7 @@ from snugfit.doctor.observe.watchers.losses.watch_likenesses import LikenessWatc
 from snugfit.doctor.observe.watchers.losses.watch_losses import watch_losses, watch_other_losses
 from snugfit.doctor.observe.watchers.losses.watch_paths import watch_paths
 from snugfit.doctor.observe.watchers.losses.watch_taught import TaughtWatch
+from snugfit.doctor.observe.watchers.modules.new_heads import HeadWatch
 from snugfit.doctor.observe.watchers.modules.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watchers.modules.watch_files import watch_files
 from snugfit.doctor.observe.watchers.modules.watch_modules import ModuleWatch
@@ -65,6 +66,8 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     signs.install(patches)
     places, likenesses = PlaceWatch(recorder), LikenessWatch(recorder)
     likenesses.install(patches)
+    heads = HeadWatch(recorder)
+    heads.install(patches)
     modules.companions = [
         RowWatch(
             recorder,
@@ -79,6 +82,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         InputWatch(recorder, rows_drawn=lambda: modules.rows_drawn),
         likenesses,
         DivergenceWatch(recorder),
+        heads,
         SeriesWatch(recorder, hooked=lambda: modules.dependence.hooked),
     ]
     modules.install(patches)
