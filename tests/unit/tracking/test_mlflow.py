@@ -65,6 +65,11 @@ def runs_of(uri: str) -> list[str]:
     )
 
 
+def in_this_process(uri: str, experiment: str) -> MlflowBackend:
+    """A client that begins no process, whose import of MLflow takes seconds; the first run here has one of its own."""
+    return MlflowBackend(uri, experiment)
+
+
 @pytest.fixture
 def silent_server() -> Iterator[str]:
     """A server that accepts connections and never answers."""
@@ -107,7 +112,7 @@ def test_a_run_arrives_whole_and_its_resume_continues_it(
     again = Spool(run_dir / "events.jsonl")
     again.append("run", name="demo", id="1", recipe={"train": {"epochs": 5}}, plan={"micro_batch": 8})
     again.append("resume", update=50, window=50)
-    with Tracker(run_dir, uri=uri, interval_seconds=0.01) as tracker:
+    with Tracker(run_dir, uri=uri, backend=in_this_process, interval_seconds=0.01) as tracker:
         train(again, range(51, 61))
         finish(again, 60)
         second = tracker.close()
@@ -316,7 +321,7 @@ def test_a_server_that_refuses_half_of_the_requests_gets_everything_and_nothing_
     monkeypatch.setattr(follower, "FIRST_BACKOFF_SECONDS", 0.01)
     run_dir, spool = new_run(tmp_path)
     with serving() as (server, uri):
-        tracker = Tracker(run_dir, uri=uri, interval_seconds=0.01).start()
+        tracker = Tracker(run_dir, uri=uri, backend=in_this_process, interval_seconds=0.01).start()
         for start in range(1, 61, 20):
             train(spool, range(start, start + 20))
             while tracker.flush(timeout=60).unsent:
@@ -335,7 +340,9 @@ def test_a_server_that_refuses_half_of_the_requests_gets_everything_and_nothing_
 
 def test_nothing_listens_at_the_address(tmp_path: Path) -> None:
     run_dir, spool = new_run(tmp_path)
-    tracker = Tracker(run_dir, uri="http://127.0.0.1:9", interval_seconds=0.01).start()
+    tracker = Tracker(
+        run_dir, uri="http://127.0.0.1:9", backend=in_this_process, interval_seconds=0.01
+    ).start()
     train(spool, range(1, 11))
     result = tracker.close(timeout=60)
     assert not tracker._thread.is_alive(), "it gives up when the server refuses, not when the time is over"
@@ -350,7 +357,7 @@ def test_a_server_that_never_answers_is_waited_for_as_long_as_is_said(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     run_dir, spool = new_run(tmp_path)
-    tracker = Tracker(run_dir, uri=silent_server, interval_seconds=0.01).start()
+    tracker = Tracker(run_dir, uri=silent_server, backend=in_this_process, interval_seconds=0.01).start()
     train(spool, range(1, 11))
     result = tracker.close(timeout=0.2)
     assert tracker._thread.is_alive(), "the server still has the thread, but not the caller"
