@@ -42,17 +42,18 @@ def found(model: nn.Module) -> Blocks:
 def test_blocks_that_are_alike_repeat_after_one() -> None:
     blocks = found(Stack(alike(16)))
     assert blocks == Blocks("layers", count=16, period=1, irregular=0, start=0)
-    assert blocks.fewest == 4
+    assert (blocks.fewest_roughly, blocks.fewest) == (3, 4)
 
 
 def test_every_third_block_of_another_kind_makes_a_period_of_three() -> None:
     blocks = found(Stack([Block(number, width=8 if number % 3 == 0 else 4) for number in range(48)]))
-    assert (blocks.period, blocks.irregular, blocks.fewest) == (3, 0, 12)
+    assert (blocks.period, blocks.irregular, blocks.fewest_roughly, blocks.fewest) == (3, 0, 9, 12)
 
 
 def test_first_blocks_of_another_kind_stand_before_the_pattern() -> None:
     blocks = found(Stack([Block(number, width=8 if number < 2 else 4) for number in range(24)]))
     assert (blocks.period, blocks.irregular, blocks.fewest) == (1, 2, 6)
+    assert blocks.fewest_roughly == 6, "with one less one of the first would be taken for those in the middle"
 
 
 def test_what_is_left_over_beyond_whole_periods_stays() -> None:
