@@ -48,7 +48,7 @@ class MasterWeights(Technique):
         conflicts={
             "fp32_logits": NARROW_HEAD,
             "schedule_free": MASTERS_STEPPED,
-            "powersgd": "its gradients are in bf16, in which columns do not become orthogonal. Remove one, or use bf16_gradients.",
+            "powersgd": "its gradients are in bf16, in which columns become orthogonal to two digits only. Remove one, or use bf16_gradients.",
         },
         saves_memory=True,
         cost="16 bytes a parameter with AdamW, of which 12 are the optimizer's; about half of the activations",

@@ -235,7 +235,7 @@ class PowerSGD(Technique):
             "plan.strategy: ddp, or bf16_gradients.",
         },
         conflicts={
-            "pure_bf16": "its gradients are in bf16, in which columns do not become orthogonal. Remove one, or use bf16_gradients."
+            "pure_bf16": "its gradients are in bf16, in which columns become orthogonal to two digits only. Remove one, or use bf16_gradients."
         },
         cost="twice the gradients in memory; two products and an orthogonalisation a weight; a coarser gradient",
         use_when="devices on a slow network wait for gradients, and 16 bits are still too much",
