@@ -104,6 +104,20 @@ LOADED = "net.load_state_dict({key: value.clone() for key, value in Net().state_
         fit(net, [net.prompt])
         """, ""),
         (LEARNED + """
+        net.head = nn.Linear(16, 2)
+        net.head.weight.data.copy_(torch.eye(2).repeat_interleave(8, 1) / 8)
+        net.requires_grad_(False)
+        net.mid = Low(net.mid)
+        fit(net, [net.mid.a, net.mid.b])
+        """, ""),
+        (LOADED + """
+        net.head = nn.Linear(16, 2)
+        net.head.weight.data = torch.eye(2).repeat_interleave(8, 1) / 8
+        net.requires_grad_(False)
+        net.prompt.requires_grad_(True)
+        fit(net, [net.prompt])
+        """, ""),
+        (LEARNED + """
         state = {key: value.clone() for key, value in net.state_dict().items()}
         net = Net()
         net.load_state_dict(state)

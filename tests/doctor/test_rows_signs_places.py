@@ -9,7 +9,7 @@ from textwrap import indent
 import pytest
 import torch
 
-from snugfit.doctor.findings import is_ill
+from snugfit.doctor.findings import Certainty, is_ill
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detect import diagnose
 from snugfit.doctor.observe.graphs.row_influence import Call, line_of_mixing
@@ -241,12 +241,28 @@ LAYER, OWN = "\nreturn self.head(self.layer(x)[:, -1])", "\nreturn self.head(sel
         # each row has an entry of its own in the whole table, as each of some series
         ("x = x + self.of_rows[:, None]" + LAYER, ""),
         ("x = x + self.fixed.unsqueeze(1)" + LAYER, ""),
+        ("x = x + self.fixed[torch.arange(len(x))][:, None]" + LAYER, ""),
         # two halves of a batch that are of two kinds
         ("x = x + self.table[torch.arange(len(x)) // 12]" + LAYER, ""),
     ],
 )  # fmt: skip
 def test_numbers_of_rows_are_no_places_of_a_series(tmp_path: Path, body: str, pitfall: str) -> None:
     told(tmp_path, SERIES.format(body=indent(body, "        ")) + looped(AHEAD), pitfall)
+
+
+def test_numbers_that_are_given_with_series_begin_in_order_where_nothing_is_shuffled(tmp_path: Path) -> None:
+    given = SERIES.format(body=indent("x = x + self.numbers(self.ids)[:, None]" + OWN, "        "))
+    loop = "net.ids = torch.arange(10) + 10 * (update % 3)\nx = torch.randn(10, 13, 2)\n"
+    told(tmp_path, given + looped(loop + AHEAD.partition("\n")[2]), "")
+
+
+@pytest.mark.parametrize("added", ["self.table[: len(x)]", "self.loose[torch.arange(len(x))][:, None]"])
+def test_numbers_of_rows_of_a_series_are_likely_at_most(tmp_path: Path, added: str) -> None:
+    script = tmp_path / "train.py"
+    network = SERIES.format(body=indent(f"x = x + {added}" + LAYER, "        "))
+    script.write_text(BEGIN + network + "net.loose = torch.randn(40, 16)\n" + looped(AHEAD))
+    found = [each for each in diagnose([watch_script(script)]) if each.pitfall == "wrong_axis"]
+    assert [each.certainty for each in found] == [Certainty.LIKELY]
 
 
 MASKED = """

@@ -38,8 +38,8 @@ class Net(nn.Module):
         for t in range(y.shape[1]):
 {body}
         return torch.stack(scores, 1)
-net, cell, rnn = Net(), Reader(), Decoder()
-optimizer = torch.optim.Adam([*net.parameters(), *cell.parameters(), *rnn.parameters()], lr=1e-3)
+net, cell, rnn, last = Net(), Reader(), Decoder(), nn.GRUCell(12, 12)
+optimizer = torch.optim.Adam([*net.parameters(), *cell.parameters(), *rnn.parameters(), *last.parameters()], lr=1e-3)
 def texts():
     return torch.randint(2, 30, (16, 7)), torch.randint(2, 30, (16, 6))
 """
@@ -48,6 +48,7 @@ logits, h = self.step(token, h)
 scores.append(logits)
 token = y[:, t] if random.random() < ratio else logits.argmax(-1)
 """
+CODED = "_, y = texts()\nh, parts = torch.zeros(16, 12), []\nfor token in y.t():\n    _, h = cell(token, h)\nfor _ in range(6):\n    h = last(torch.zeros(16, 12), h)\n    parts.append(cell.out(h))\n"
 WHOLE = "x, y = texts()\nloss = F.cross_entropy(net(x, y).flatten(0, 1), y.flatten())"
 
 
@@ -59,6 +60,7 @@ WHOLE = "x, y = texts()\nloss = F.cross_entropy(net(x, y).flatten(0, 1), y.flatt
         (NEXT, "_, y = texts()\nh, loss = torch.zeros(16, 12), 0\nfor t in range(6):\n    s, h = cell(y[:, t], h)  # cause\n    loss = loss + F.cross_entropy(s, y[:, t]) / 6", "shifted_labels"),
         (NEXT, "_, y = texts()\nh, parts = None, []\nfor token in y.split(1, 1):\n    s, h = rnn(token, h)  # cause\n    parts.append(s.log_softmax(-1))\nloss = F.nll_loss(torch.cat(parts, 1).transpose(1, 2), y)", "shifted_labels"),
         (NEXT, "_, y = texts()\nh, parts = torch.zeros(16, 12), []\nfor token in y.t():\n    s, h = cell(token, h)  # cause\n    parts.append(s)\nloss = F.cross_entropy(torch.stack(parts).view(-1, 30), y.t().reshape(-1), ignore_index=0)", "shifted_labels"),
+        (NEXT, "_, y = texts()\nh, parts = torch.zeros(16, 12), []\nfor token in y.t():\n    s, h = cell(token, h)  # cause\n    parts.append(s)\nloss = sum(F.cross_entropy(s, token) for s, token in zip(parts, y.t()))", "shifted_labels"),
         (NEXT, WHOLE, ""),
         (NEXT, WHOLE.replace("net(x, y)", "net(x, y, 1.0)"), ""),
         # the first token is given, and is no label
@@ -68,6 +70,14 @@ WHOLE = "x, y = texts()\nloss = F.cross_entropy(net(x, y).flatten(0, 1), y.flatt
         (NEXT, WHOLE.replace("texts()\n", "texts()\ny = y.repeat_interleave(2, 1)\n").replace("net(x, y)", "net(x, y, 1.0)"), ""),
         # one token alone is no text
         (NEXT, "_, y = texts()\ns, h = cell(y[:, 0], torch.zeros(16, 12))\nloss = F.cross_entropy(s, y[:, 0])", ""),
+        # a class that an encoder and a decoder of vectors are told, beside a classifier of it
+        (NEXT, "y = torch.randint(2, 30, (16,))\nh = torch.tanh(cell(y, torch.zeros(16, 12))[1])\ns, h = cell(y, h + torch.randn(16, 12))\nloss = F.cross_entropy(cell.out(torch.randn(16, 12)), y) + (h - 1).square().mean()", ""),
+        (NEXT, "y = torch.randint(2, 30, (16,))\nh = torch.zeros(16, 12)\nfor _ in range(4):\n    s, h = cell(y, h)\nloss = F.cross_entropy(s, y)", ""),
+        # a text is read to its end, and written from the last state alone
+        (NEXT, CODED + "loss = F.cross_entropy(torch.stack(parts, 1).flatten(0, 1), y.flatten())", ""),
+        (NEXT, CODED + "loss = F.cross_entropy(torch.stack(parts, 2), y)", ""),
+        (NEXT, CODED + "loss = sum(F.cross_entropy(s, token) for s, token in zip(parts, y.t())) / 6", ""),
+        (NEXT, CODED + "loss = sum(F.cross_entropy(s, token) for s, token in zip(parts, y.t().flip(0))) / 6", ""),
         # what was read is written again: of the two texts the second begins with a token of its own
         (NEXT, "_, y = texts()\nh, parts = torch.zeros(16, 12), []\nfor token in [*y.t(), torch.ones(16, dtype=torch.long), *y.t()[:-1]]:\n    s, h = cell(token, h)\n    parts.append(s)\nloss = F.cross_entropy(torch.stack(parts[6:], 1).flatten(0, 1), y.flatten())", ""),
     ],

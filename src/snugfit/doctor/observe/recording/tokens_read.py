@@ -22,7 +22,8 @@ class TokensRead:
         last: the tokens of the last batch; `reader` is the embedding that has read them, `vocabulary` its size.
         decoded: the tokens that a model got last beside others, as a decoder does, in the first updates.
         steps: tokens of one place of each row, which an embedding has read one after the other; `vocabulary_of_steps` is its size,
-            and `steps_at` the line that gave the first.
+            and `steps_at` the line that gave the first; `first_read` and `last_read` are what the embedding gave for the first and the last.
+        scored: how many steps had been read at the last loss of one place.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,11 @@ class TokensRead:
         self.steps: list[Tensor] = []
         self.vocabulary_of_steps = 0
         self.steps_at = ""
+        self.first_read: Tensor | None = None
+        self.last_read: Tensor | None = None
+        self.scored = 0
         self._steps_reader: Any = None
+        self._reads = False
 
     def note(self, reader: Any, tokens: Tensor) -> None:
         """Note tokens that went into the model, and the embedding that reads them."""
@@ -52,10 +57,18 @@ class TokensRead:
         self._steps_reader, self.vocabulary_of_steps = reader, reader.num_embeddings
         if len(self.steps) < MOST_STEPS:
             self.steps.append(tokens.detach().reshape(-1).clone())
+        self._reads = True
+
+    def note_read(self, reader: Any, output: Tensor) -> None:
+        """Note what an embedding gave for the tokens of the step that it reads."""
+        if self._reads and reader is self._steps_reader:
+            self._reads, self.last_read = False, output
+            self.first_read = output if len(self.steps) == 1 else self.first_read
 
     def forget_steps(self) -> None:
         """Begin anew: other rows follow."""
-        self.steps, self._steps_reader = [], None
+        self.steps, self._steps_reader, self._reads = [], None, False
+        self.first_read, self.last_read, self.scored = None, None, 0
 
     @property
     def count(self) -> int:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.events.log import Log, ModelSeen
-from snugfit.doctor.observe.events.log_views import is_one_batch, is_scored, trained_models, windows
+from snugfit.doctor.observe.events.log_views import (
+    LEAST_PASSES,
+    is_one_batch,
+    is_scored,
+    trained_models,
+    windows,
+)
 from snugfit.doctor.observe.events.run_events import ForgottenMode, TakenOut
 from snugfit.doctor.observe.events.script_events import (
     ATTENTION,
@@ -21,7 +27,6 @@ from snugfit.doctor.observe.events.script_events import (
 from snugfit.doctor.observe.events.state_events import Average, Restore
 
 TINY_ROWS = 8
-LEAST_PASSES = 3
 SMALL_ROWS = 32
 FEW_PICTURES, FEW_ACCUMULATED = 2, 4
 """Rows of a batch whose many pixels are no more than so many pictures."""

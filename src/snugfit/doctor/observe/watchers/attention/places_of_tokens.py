@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from snugfit.doctor.observe.graphs.graph_nodes import kind_of
 from snugfit.doctor.observe.recording.internals import saved
@@ -86,25 +87,47 @@ class ConstantPlaces:
         self._inputs: Tensor | None = None
         self._others = False
         self._added: dict[str, tuple[Tensor, Tensor | None]] = {}
+        self._given: set[str] = set()
+        self._model: weakref.ref[nn.Module] | None = None
 
-    def begins(self, inputs: Tensor) -> None:
+    def begins(self, model: nn.Module, inputs: Tensor) -> None:
         """Note whether the model is given other rows than the last time."""
+        self._model = weakref.ref(model)
         before, self._inputs = self._inputs, inputs.detach().reshape(-1)[:MOST_PAIRS].clone()
         self._others = before is not None and not torch.equal(before, self._inputs)
 
     def are_of_rows(self, line: str, added: Tensor) -> bool:
-        """Return whether what this line adds has a vector for each number of a row, whatever the rows are."""
+        """Return whether what this line adds has a vector for each number of a row, whatever the rows are.
+
+        A table that a line has read by other numbers is one of entries that are given with the rows, of which the first may be in order.
+        """
+        if added.requires_grad and not is_table_of_numbers(added):
+            self._given.add(line)
         values = added.detach().flatten(1)
-        if len(values.unique(dim=0)) < len(values):
+        if len(values.unique(dim=0)) < len(values) or line in self._given:
             return False
         if added.requires_grad:
-            return is_table_of_numbers(added)
+            return True
         before, table = self._added.get(line, (None, None))
         self._added[line] = values, added._base
         if added._base is not None and added._base is table and table.numel() == added.numel():
             return False  # a whole table, which stays: it may have an entry for each of some series
+        if self._is_whole_table(values):
+            return False
         few = min(len(values), 0 if before is None else len(before))
         return self._others and before is not None and few > 1 and torch.equal(values[:few], before[:few])
+
+    def _is_whole_table(self, values: Tensor) -> bool:
+        """Return whether these are all entries of a table that the model keeps, in their order: it may have one for each of some series."""
+        model = None if self._model is None else self._model()
+        tables = [] if model is None else list(model.buffers())
+        return any(
+            each.layout is torch.strided
+            and each.numel() == values.numel()
+            and each.device == values.device
+            and torch.equal(each.reshape(values.shape).to(values.dtype), values)
+            for each in tables
+        )
 
 
 def are_alike(vectors: Tensor, tokens: Tensor) -> tuple[bool, bool]:

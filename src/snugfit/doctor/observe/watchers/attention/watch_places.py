@@ -54,7 +54,7 @@ class PlaceWatch(Companion):
     def begins(self, call: ModelCall) -> None:
         self._first = bool(call.inputs)
         if call.inputs and call.inputs[0].layout is torch.strided:
-            self._constant.begins(call.inputs[0])
+            self._constant.begins(call.module, call.inputs[0])
 
     def _summed(self, _: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> None:
         one, other = (*args, *kwargs.values())[:2]
@@ -133,7 +133,8 @@ class PlaceWatch(Companion):
         tokens = self._recorder.tokens.last
         if tokens is not None and vectors.shape[:2] == tokens.shape[::-1]:
             tokens = tokens.t()
-        if tokens is None or vectors.shape[:2] != tokens.shape or key.device != tokens.device:
+        are_numbers = tokens is None or vectors.shape[:2] != tokens.shape or key.device != tokens.device
+        if tokens is None or are_numbers:
             along_rows = len(added) == len(vectors) and self._constant.are_of_rows(at, added)
             shown = "Each row of a batch gets one vector for all its places, by its number in the batch"
         else:
@@ -144,7 +145,15 @@ class PlaceWatch(Companion):
             what = f"{shown}: the places are added along the rows of the batch."
             fix = "x = x + self.places[: x.size(1)]   # of batch, length, width"
             self._recorder.add(
-                Fault(at, self._recorder.log.updates, "wrong_axis", what, fix, LEAST_SEEN, certain=True)
+                Fault(
+                    at,
+                    self._recorder.log.updates,
+                    "wrong_axis",
+                    what,
+                    fix,
+                    LEAST_SEEN,
+                    certain=not are_numbers,
+                )
             )
 
     def _note(self, name: str, what: str, fix: str) -> None:

@@ -142,7 +142,8 @@ def watch_losses(
                     recorder.add(seen := _seen(recorder, name, input, target, options))
                     look_at_ends(recorder, seen, target)
                     look_at_padded_labels(recorder, target, options)
-                    look_at_steps(recorder, target, options.get("ignore_index", -100), seen.classes)
+                    ignored, hooked = options.get("ignore_index", -100), modules.dependence.hooked
+                    look_at_steps(recorder, input, target, ignored, seen.classes, hooked=hooked)
                     look_at_multi_hot(recorder, name, input, target)
                     look_at_one_class(recorder, name, input)
                     look_at_axes(recorder, axes, name, input, target)

@@ -16,16 +16,16 @@ from snugfit.doctor.observe.recording.companions import Companion, ModuleOutput
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import called_directly, where
 
-LEAST_SEEN, MOST_HEADS = 4, 64
+LEAST_SEEN, MOST_HEADS, MOST_WEIGHTS = 4, 64, 64
 
 
 class _Made(NamedTuple):
-    """A layer that the script has made, and its weights: where, how often these had been written to, and after how many acts."""
+    """A layer that the script has made, and its weights: where, the first of these as they were drawn, and after how many acts."""
 
     layer: weakref.ref[nn.Module]
     weights: weakref.ref[Tensor]
     at: str
-    version: int
+    drawn: Tensor
     place: int
 
 
@@ -50,10 +50,15 @@ class HeadWatch(Companion):
             with recorder.guard():
                 events = recorder.log.events
                 learned = recorder.log.updates or any(isinstance(each, Restore) for each in events)
-                if learned and len(self._made) < MOST_HEADS and called_directly():
+                if (
+                    learned
+                    and len(self._made) < MOST_HEADS
+                    and called_directly()
+                    and not layer.weight.is_meta
+                ):
                     weights = layer.weight
                     self._made[id(layer)] = _Made(
-                        weakref.ref(layer), weakref.ref(weights), where(), weights._version, len(events)
+                        weakref.ref(layer), weakref.ref(weights), where(), _first_of(weights), len(events)
                     )
 
         return __init__
@@ -85,10 +90,18 @@ class HeadWatch(Companion):
         recorder, layer, weights = self._recorder, made.layer(), made.weights()
         if not isinstance(layer, nn.Linear) or weights is not layer.weight:
             return False
-        if any(each.requires_grad for each in layer.parameters()) or weights._version != made.version:
+        if any(each.requires_grad for each in layer.parameters()):
+            return False
+        now = _first_of(weights)
+        if not torch.equal(made.drawn.to(now), now):
             return False
         moved = any(recorder.number(weights) in each.parameters for each in recorder.optimizers.values())
         return not moved and not any(isinstance(each, Restore) for each in recorder.log.events[made.place :])
+
+
+def _first_of(weights: Tensor) -> Tensor:
+    """Return the first weights, by whose values it is known whether any were written: what goes by `.data` raises no version."""
+    return weights.detach().flatten()[:MOST_WEIGHTS].clone()
 
 
 def _tensors_of(output: Any) -> list[Tensor]:

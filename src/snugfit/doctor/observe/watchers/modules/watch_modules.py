@@ -310,6 +310,8 @@ class ModuleWatch:
             if isinstance(module, nn.RNNBase | nn.Conv1d):
                 mark_mixing(output[0] if isinstance(output, tuple) else output, where())
             self._layers.after(module, output)
+            if isinstance(module, nn.Embedding) and isinstance(output, Tensor):
+                self.recorder.tokens.note_read(module, output)
             if self.recorder.tokens.reader is module:
                 self.dependence.after(root.id, output)
 

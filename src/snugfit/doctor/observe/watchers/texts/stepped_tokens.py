@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from snugfit.doctor.observe.events.run_events import Fault
 from snugfit.doctor.observe.events.script_events import Forward
+from snugfit.doctor.observe.graphs.dependence import is_noticed, sensitivity
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import line_in, own_frames, where
 from snugfit.doctor.observe.source.overwritten_names import is_repeated
@@ -29,15 +30,37 @@ def look_at_step(recorder: Recorder, embedding: nn.Embedding, tokens: Tensor) ->
         recorder.tokens.note_step(embedding, tokens, _line_of_loop)
 
 
-def look_at_steps(recorder: Recorder, target: Tensor, ignored: int, classes: int) -> None:
-    """Note a loss of whose labels some are the very tokens that the decoder was given for their places, and none is the next one."""
-    steps = recorder.tokens.steps
-    if len(steps) < 2 or not torch.is_grad_enabled() or classes != recorder.tokens.vocabulary_of_steps:
+def look_at_steps(
+    recorder: Recorder, scores: Tensor, target: Tensor, ignored: int, classes: int, *, hooked: bool
+) -> None:
+    """Note a loss of whose labels some are the very tokens that the decoder was given for their places, and none is the next one.
+
+    What is read whole and then written, as by an autoencoder, is copied rightly: its scores come after the last token.
+
+    Args:
+        hooked: whether the script has hooks that would notice a look at its graph.
+    """
+    steps, scored = recorder.tokens.steps, recorder.tokens.scored
+    of_tokens = classes == recorder.tokens.vocabulary_of_steps and not target.is_floating_point()
+    if not steps or not of_tokens or not torch.is_grad_enabled():
         return
-    for labels in _by_places(target.detach(), steps):
-        given, counts = torch.stack(steps[-len(labels) :]), labels != ignored
+    if target.numel() == len(steps[0]):
+        recorder.tokens.scored = len(steps)
+    if len(steps) < LEAST_PLACES:
+        return
+    numbers = torch.arange(target.numel(), device=target.device).reshape(target.shape)
+    for labels, places in zip(_by_places(target.detach(), steps), _by_places(numbers, steps), strict=True):
+        afterwards = len(labels) > 1 or not scored  # by place, the first loss comes when all tokens were read
+        read = steps[: len(labels)] if afterwards else steps[-1:]
+        given, counts = torch.stack(read), labels != ignored
         same, following = _equal(given, labels, counts), _equal(given[1:], labels[:-1], counts[1:])
-        if not any(same) or any(following):
+        if not any(same) or any(following) or any(map(torch.equal, steps, steps[1:])):
+            continue
+        if afterwards:
+            written = not is_noticed(hooked=hooked) and _is_written_between(recorder, scores, places[0])
+        else:  # a loss follows each token, before the next is read
+            written = scored == len(steps) - 1
+        if not written:
             continue
         what = (
             f"{sum(same)} of {len(same)} tokens that a decoder reads one after the other are the ones that it is to write at their places: "
@@ -67,6 +90,19 @@ def look_at_truths(recorder: Recorder, one: Any, other: Any) -> None:
         )
         fix = "scores = model(source, target, teacher_forcing_ratio=0.0)   # in an evaluation"
         recorder.add(Fault(last.at, recorder.log.updates, "random_validation", what, fix, LEAST_EVALUATED))
+
+
+def _is_written_between(recorder: Recorder, scores: Tensor, first: Tensor) -> bool:
+    """Return whether the scores of the first place, by their numbers, depend on the first token that was read and not on the last."""
+    tokens = recorder.tokens
+    if tokens.first_read is None or tokens.last_read is None:
+        return False
+    of_first = scores.movedim(1, -1).reshape(-1, scores.shape[1])[first].square().sum()
+    depends = [
+        each.requires_grad and (gradient := sensitivity(of_first, each)) is not None and bool(gradient.any())
+        for each in (tokens.first_read, tokens.last_read)
+    ]
+    return depends == [True, False]
 
 
 def _line_of_loop() -> str:
