@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -29,32 +30,18 @@ def mixed_classes(scores: Tensor, axis: int) -> tuple[tuple[int, ...], tuple[int
     Args:
         axis: on which a loss takes the classes.
     """
-    node, classes = scores.grad_fn, scores.shape[axis]
-    for _ in range(MOST_STEPS):
-        parts = [] if node is None else [each for each, _ in node.next_functions if each is not None]
-        size = size_of_result(node)
-        if not parts or len(size) <= axis or size[axis] != classes:
-            return None
-        kind = kind_of(node)
+    for node, kind, before_it, size, place in _way_up(scores, axis, _SAME):
         if kind.startswith(_LINEAR):
             return None  # likenesses of all rows are transposed on purpose
         if kind.startswith(_CONVOLUTIONS):
             # a softmax over places, with a target for each channel, is meant
-            return (size, size) if axis != 1 and size[1] == classes else None
-        if kind.startswith(_VIEWS):
-            place, before = _place_before(node, size, axis), _size_before(node)
-            if place is None:
-                mixed = _has_classes(parts[0], before, classes) or _lies_in_places(parts[0], size, axis)
-                return (before, size) if mixed else None
-            axis = place
-        elif kind in ("Transpose", "Permute", "T"):
-            order = moved_axes(node, len(size))
-            if order is None:
-                return None
-            axis = order[axis]
-        elif not kind.startswith(_SAME) or len(parts) != 1:
-            return None
-        node = parts[0]
+            return (size, size) if place != 1 and size[1] == scores.shape[axis] else None
+        if kind.startswith(_VIEWS) and _place_before(node, size, place) is None:
+            before = _size_before(node)
+            mixed = _has_classes(before_it, before, scores.shape[axis]) or _lies_in_places(
+                before_it, size, place
+            )
+            return (before, size) if mixed else None
     return None
 
 
@@ -63,31 +50,42 @@ def other_softmax(scores: Tensor, axis: int) -> tuple[tuple[int, ...], int, int,
 
     None where it is the right one, or where there is none on the way that has more than two axes.
     """
+    for node, kind, _, size, place in _way_up(scores, axis, (*_SAME, "Log", "Clamp", "Add")):
+        if kind in ("LogSoftmax", "Softmax"):
+            over = axis_of_softmax(node)
+            apart = over is not None and over != place and len(size) > 2
+            return (size, over, place, line_of(node)) if apart and over is not None else None
+    return None
+
+
+def _way_up(
+    scores: Tensor, axis: int, through: tuple[str, ...]
+) -> Iterator[tuple[Any, str, Any, tuple[int, ...], int]]:
+    """Yield what has made scores, the last first, for as long as it is known on which axis the classes lie.
+
+    Args:
+        axis: on which they lie in the scores.
+        through: kinds of nodes, beside views, that leave each value at its place, where they have one operand with a graph.
+    Yields:
+        A node, its kind, the node before it, the size of its result, and the axis of the classes there.
+    """
     node, classes = scores.grad_fn, scores.shape[axis]
     for _ in range(MOST_STEPS):
         parts = [] if node is None else [each for each, _ in node.next_functions if each is not None]
         size = size_of_result(node)
         if not parts or len(size) <= axis or size[axis] != classes:
-            return None
+            return
         kind = kind_of(node)
-        if kind in ("LogSoftmax", "Softmax"):
-            over = axis_of_softmax(node)
-            apart = over is not None and over != axis and len(size) > 2
-            return (size, over, axis, line_of(node)) if apart and over is not None else None
+        yield node, kind, parts[0], size, axis
+        place: int | None = axis if kind.startswith(through) and len(parts) == 1 else None
         if kind.startswith(_VIEWS):
             place = _place_before(node, size, axis)
-            if place is None:
-                return None
-            axis = place
         elif kind in ("Transpose", "Permute", "T"):
             order = moved_axes(node, len(size))
-            if order is None:
-                return None
-            axis = order[axis]
-        elif not kind.startswith((*_SAME, "Log", "Clamp", "Add")) or len(parts) != 1:
-            return None
-        node = parts[0]
-    return None
+            place = None if order is None else order[axis]
+        if place is None:
+            return
+        node, axis = parts[0], place
 
 
 def _size_before(view: Any) -> tuple[int, ...]:
