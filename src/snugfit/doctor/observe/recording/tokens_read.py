@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.recording.padding_tokens import padding_behind
@@ -41,6 +42,19 @@ class TokensRead:
         self.scored = 0
         self._steps_reader: Any = None
         self._reads = False
+
+    def begin(self, inputs: Sequence[Tensor], *, keeps: bool) -> None:
+        """Begin a call of a model with these inputs: whole texts among them are of other rows than tokens that were read by steps.
+
+        Args:
+            keeps: whether the text that a decoder gets beside another one is kept.
+        """
+        texts = [each for each in inputs if each.dim() == 2 and not each.dtype.is_floating_point]
+        if any(each.shape[1] > 1 for each in texts):
+            self.forget_steps()
+        if keeps:
+            two_texts = len(texts) > 1 and texts[-1].dtype is torch.long
+            self.decoded = texts[-1].detach() if two_texts else None
 
     def note(self, reader: Any, tokens: Tensor) -> None:
         """Note tokens that went into the model, and the embedding that reads them."""

@@ -351,12 +351,7 @@ class ModuleWatch:
         recalibrates = not grad and module.training and is_recalibrating()
         trained = facts.trained
         self._batch = None if batch is None else weakref.ref(batch)
-        whole = [each for each in inputs if each.dim() == 2 and not each.dtype.is_floating_point]
-        if any(each.shape[1] > 1 for each in whole):
-            self.recorder.tokens.forget_steps()
-        if grad and self.recorder.detailed:
-            two_texts = len(whole) > 1 and whole[-1].dtype is torch.long
-            self.recorder.tokens.decoded = whole[-1].detach() if two_texts else None
+        self.recorder.tokens.begin(inputs, keeps=grad and self.recorder.detailed)
         self.rows_in_batch = 0 if batch is None else batch.shape[0]
         self.time_first, self.recurs_at = None, ""
         self.dependence.begin()
