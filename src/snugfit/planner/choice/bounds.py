@@ -231,11 +231,11 @@ class Bounds(Trials):
     def _least_seconds_without_a_placement(self, techniques: Techniques) -> float:
         """Return seconds by sets with a placement of activations more, less what that takes at most where it is known; 0 where none is."""
         least = 0.0
-        for other, seconds in self._least_seconds.items():
-            if len(other) == len(techniques) + 1 and (rung := _placed_more(techniques, other)) is not None:
+        for other, seconds in self._least_seconds.items() if not self._on_cpu else ():
+            if (rung := _placed_more(techniques, other)) is not None:
                 most = self._placement_seconds.get((lasting_of(techniques), rung), math.inf)
                 least = max(least, seconds - _TIMES_SEEN * most)
-        return least if not self._on_cpu else 0.0
+        return least
 
     def _has_no_room(self, added: Techniques) -> bool:
         """Return whether a set of rungs fits in no micro-batch, by what lasts on the device or on the host."""
@@ -281,7 +281,7 @@ class Bounds(Trials):
         """Keep what placements of activations take, of which a set has one more or one less than others that were tried."""
         for other in self._least_seconds:
             for fewer, more in ((techniques, other), (other, techniques)):
-                if len(more) == len(fewer) + 1 and (rung := _placed_more(fewer, more)) is not None:
+                if (rung := _placed_more(fewer, more)) is not None:
                     key = lasting_of(fewer), rung
                     taken = self._least_seconds[more] - self._least_seconds[fewer]
                     self._placement_seconds[key] = max(taken, self._placement_seconds.get(key, 0.0))
@@ -337,14 +337,12 @@ class Bounds(Trials):
 
 
 def _placed_more(fewer: Techniques, more: Techniques) -> Technique | None:
-    """Return the placement of activations that is all that a set of one technique more has beyond another; None where it has something else.
+    """Return the placement of activations that is all that a set has beyond another; None where it has more, or something else.
 
     Nor is it known of sets that have activations on the host: what is placed beside these leaves less to copy, or more to do meanwhile.
     """
-    if (
-        offloads_activations(more)
-        or not adds_placements(fewer, more)
-        or lasting_of(fewer) != lasting_of(more)
-    ):
+    if len(more) != len(fewer) + 1 or not adds_placements(fewer, more):
+        return None
+    if offloads_activations(more) or lasting_of(fewer) != lasting_of(more):
         return None
     return next(each for each in more if each not in fewer)

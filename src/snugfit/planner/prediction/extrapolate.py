@@ -117,9 +117,8 @@ def _between(
                     f"a {axis.along} in the middle does something else than the one before it: {piece.key}"
                 )
             share = (step + 1) / (axis.inserted + 1)
-            if (
-                single or after is None or after.names != piece.names
-            ):  # the last one is unlike: what lies between two
+            # the last one is unlike: what lies between two
+            if single or after is None or after.names != piece.names:
                 after = _carried(longer[key], piece, axis.inserted + 1, before)
             yield replace(
                 piece,

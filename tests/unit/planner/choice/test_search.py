@@ -1034,6 +1034,27 @@ def test_to_take_a_placement_away_saves_what_it_was_seen_to_take_beside_the_same
     assert (told > 0.95 * truth) == known and told <= truth
 
 
+class Hidden(OfKinds):
+    """Whose recomputation takes no time while activations are copied."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        if {"activation_offload", "recompute"} <= {*names}:
+            names = [each for each in names if each != "recompute"]
+        return super().law(names, size)
+
+
+def test_a_placement_that_copies_hide_bounds_no_set_without_them() -> None:
+    laws = Hidden()
+    search = searched(laws, 100)
+    chunked, recompute, elsewhere = (
+        next(each for each in search._rungs if label(each) == name)
+        for name in ("chunked_loss", "recompute", "activation_offload")
+    )
+    for added in [(elsewhere,), (elsewhere, recompute), (chunked, recompute)]:
+        search._trace(added, ROWS)
+    assert search.least_seconds((chunked,)) <= laws.law(["chunked_loss"], ROWS).seconds_per_update
+
+
 def test_of_adapters_beside_weights_in_several_formats_the_leanest_is_walked_first() -> None:
     laws = OfKinds(overhead=0.1)
     searched(laws, 200, Fidelity.QUANTIZED).best()
