@@ -43,8 +43,8 @@ class Blocks:
 
     @property
     def fewest_roughly(self) -> int:
-        """The same with one period at its end, where nobody checks what that tells; not where other kinds at the beginning take that one's place."""
-        return self.fewest if self.irregular else self.fewest - self.period
+        """The same with one period at its end, where nobody checks what that tells."""
+        return self.fewest - self.period
 
     @property
     def long(self) -> bool:

@@ -28,6 +28,7 @@ class Axis:
         wanted: how many the run has that is asked for, some periods more than the base.
         period: after how many the same comes again.
         start: the number of the first one.
+        irregular: how many of the first ones are of other kinds; what is inserted has two periods between.
     """
 
     along: Literal["block", "micro_batch"]
@@ -35,13 +36,15 @@ class Axis:
     wanted: int
     period: int = 1
     start: int = 0
+    irregular: int = 0
 
     @property
     def heads(self) -> int:
-        """Return how many of the base lie before those that are inserted: half of the blocks, and all micro-batches but the last."""
+        """Return how many of the base lie before those that are inserted: half of the blocks, or more, and all micro-batches but the last."""
         if self.along == "micro_batch":
             return self.base - 1
-        return self.base - self.base // self.period // 2 * self.period
+        half = self.base - self.base // self.period // 2 * self.period
+        return max(half, self.irregular + 2 * self.period)
 
     @property
     def inserted(self) -> int:

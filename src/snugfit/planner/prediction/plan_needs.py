@@ -294,17 +294,19 @@ class Planner:
         if blocks is None or base is None:
             return self._run_once(plan, techniques, None, micro_batches)
         period, wanted = blocks.period, self.wanted or blocks.count
+
+        def axis(count: int) -> Axis:
+            return Axis("block", base, count, period, blocks.start, blocks.irregular)
+
         one, two = (self._run_once(plan, techniques, depth, micro_batches) for depth in (base, base + period))
         if check and wanted > base + 2 * period:
             three = self._run_once(plan, techniques, base + 2 * period, micro_batches)
-            stretched = stretch(
-                one.segments, two.segments, Axis("block", base, base + 2 * period, period, blocks.start)
-            )
+            stretched = stretch(one.segments, two.segments, axis(base + 2 * period))
             if [(each.key, each.bytes) for each in stretched] != [
                 (each.key, each.bytes) for each in three.segments
             ]:
                 raise NotLinear("a third depth is not what two of them tell")
-        segments = stretch(one.segments, two.segments, Axis("block", base, wanted, period, blocks.start))
+        segments = stretch(one.segments, two.segments, axis(wanted))
         return replace(two, segments=segments, torn=self._torn_deep(one, two, (wanted - base) // period - 1))
 
     def _run_once(

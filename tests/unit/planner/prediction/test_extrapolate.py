@@ -71,6 +71,25 @@ def test_a_last_block_beside_a_head_tells_nothing_of_those_before_it(base: int, 
     assert told(stretch(short, longer, Axis("block", base, 18, period))) == told(deep)
 
 
+@pytest.mark.parametrize(
+    ("irregular", "period", "more"), [(1, 1, 3), (4, 1, 3), (4, 1, 4), (5, 2, 6), (7, 2, 8)]
+)
+def test_first_blocks_of_other_kinds_tell_nothing_of_those_behind_them(
+    irregular: int, period: int, more: int
+) -> None:
+    """They do the same operators, which take 1,000 times as long."""
+
+    def made(depth: int) -> list[Segment]:
+        return [
+            replace(each, costs=1000 * each.costs) if 0 <= each.key.block < irregular else each
+            for each in step(depth, period=period)
+        ]
+
+    base, wanted = irregular + more, irregular + more + 6 * period
+    found = stretch(made(base), made(base + period), Axis("block", base, wanted, period, 0, irregular))
+    assert told(found) == told(made(wanted))
+
+
 def test_many_micro_batches_are_told_by_two_and_three() -> None:
     two, three, nine = (step(2, micro_batches=each) for each in (2, 3, 9))
     assert told(stretch(two, three, Axis("micro_batch", 2, 9))) == told(nine)
