@@ -72,3 +72,10 @@ def test_columns_that_are_multiples_of_each_other_become_orthonormal(
     _orthogonalize(matrices)
     products = (matrices.transpose(1, 2) @ matrices).double()
     assert (products - torch.eye(3)).abs().max() <= tolerance
+
+
+def test_a_single_column_keeps_its_direction_and_one_of_zeros_stays_one() -> None:
+    matrices = torch.tensor([[3.0, -4.0], [0.0, 0.0]], dtype=torch.float64).unsqueeze(-1)
+    _orthogonalize(matrices, epsilon=1e-8)
+    expected = torch.tensor([[0.6, -0.8], [0.0, 0.0]], dtype=torch.float64).unsqueeze(-1)
+    assert torch.allclose(matrices, expected, rtol=0, atol=1e-8)
