@@ -155,6 +155,19 @@ CAUSE, SEEN = "# cause", "# seen"
             """,
         ),
         (
+            "unmasked_padding",
+            """
+            def collate(rows):
+                batch = {"input_ids": [], "attention_mask": [], "labels": []}
+                for row in rows:
+                    fill(batch, row)
+                return batch
+            for batch in DataLoader(rows, 8, collate_fn=collate):
+                scores = net(batch["input_ids"]).mean(1)  # cause
+                loss = criterion(scores, batch["labels"])  # seen
+            """,
+        ),
+        (
             "softmax_twice",
             """
             class Net(nn.Module):
