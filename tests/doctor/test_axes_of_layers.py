@@ -55,6 +55,7 @@ PLATES = "x, y = torch.randn(8, 3, 5, 5), torch.randint(0, 3, (8, 100))\n"
         ("s = net(x).view(8, 4, 3, 25).transpose(2, 3)\nloss = F.cross_entropy(s.reshape(-1, 3), y.flatten())", ""),
         ("s = net(x).reshape(8 * 4, 3, 25)\nloss = F.cross_entropy(s, y.reshape(32, 25))", ""),
         ("s = net(x).unflatten(1, (4, 3)).movedim(2, 1).flatten(2)\nloss = F.cross_entropy(s, y)", ""),
+        ("s = net(x)[..., 1:4, 1:4].reshape(8, 4, 3, 9).transpose(2, 3)  # of the inner cells\nloss = F.cross_entropy(s.reshape(-1, 3), y[:, :36].flatten())", ""),
         ("s = net(x).flatten(2).flatten(0, 1)  # the cell of each of twelve points\nloss = F.cross_entropy(s, torch.randint(0, 25, (96,)))", ""),
     ],
 )  # fmt: skip
