@@ -208,6 +208,7 @@ class Net(nn.Module):
         self.put, self.learned, self.of_rows = nn.Linear(2, 16), nn.Parameter(torch.randn(40, 16)), nn.Parameter(torch.randn(24, 16))
         self.register_buffer("table", waves(40)[:, None])
         self.register_buffer("fixed", torch.randn(24, 16))
+        self.loose = torch.randn(24, 16)
         self.numbers, self.kind = nn.Embedding(40, 16), nn.Linear(1, 16)
         self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
         self.q, self.k, self.v, self.head = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 1)
@@ -242,6 +243,7 @@ LAYER, OWN = "\nreturn self.head(self.layer(x)[:, -1])", "\nreturn self.head(sel
         ("x = x + self.of_rows[:, None]" + LAYER, ""),
         ("x = x + self.fixed.unsqueeze(1)" + LAYER, ""),
         ("x = x + self.fixed[torch.arange(len(x))][:, None]" + LAYER, ""),
+        ("x = x + self.loose.unsqueeze(1)" + OWN, ""),
         # two halves of a batch that are of two kinds
         ("x = x + self.table[torch.arange(len(x)) // 12]" + LAYER, ""),
     ],
@@ -254,6 +256,11 @@ def test_numbers_that_are_given_with_series_begin_in_order_where_nothing_is_shuf
     given = SERIES.format(body=indent("x = x + self.numbers(self.ids)[:, None]" + OWN, "        "))
     loop = "net.ids = torch.arange(10) + 10 * (update % 3)\nx = torch.randn(10, 13, 2)\n"
     told(tmp_path, given + looped(loop + AHEAD.partition("\n")[2]), "")
+
+
+def test_rows_that_are_the_same_in_each_update_keep_what_is_computed_from_them(tmp_path: Path) -> None:
+    computed = SERIES.format(body=indent("x = x + given[:, :1].repeat(1, 1, 8)" + LAYER, "        "))
+    told(tmp_path, computed + "x = torch.randn(24, 13, 2)\n" + looped(AHEAD.partition("\n")[2]), "")
 
 
 @pytest.mark.parametrize("added", ["self.table[: len(x)]", "self.loose[torch.arange(len(x))][:, None]"])
