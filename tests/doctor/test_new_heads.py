@@ -125,6 +125,45 @@ LOADED = "net.load_state_dict({key: value.clone() for key, value in Net().state_
         net.prompt.requires_grad_(True)
         fit(net, [net.prompt])
         """, ""),
+        # a classifier that is fixed from the beginning
+        ("net.head.requires_grad_(False)\n" + """
+        fit(net, [each for each in net.parameters() if each.requires_grad])
+        """, ""),
+        # what nothing learns through: random numbers of a fixed network, which another is to foretell
+        (LEARNED + """
+        fixed = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2)).requires_grad_(False)
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        for _ in range(10):
+            x = torch.randn(24, 6)
+            loss = F.mse_loss(net(x)[:, :2], fixed(x))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """, ""),
+        # it waits for what is below it, in an optimizer of both
+        (LEARNED + """
+        net.head = nn.Linear(16, 2)
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        for update in range(14):
+            net.head.requires_grad_(update >= 7)
+            x = torch.randn(24, 6)
+            loss = F.cross_entropy(net(x), (x.sum(1) > 0).long())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """, ""),
+        # it is stepped by hand, after more passes than one
+        (LOADED + """
+        net.head = nn.Linear(16, 2)
+        for _ in range(10):
+            for _ in range(5):
+                x = torch.randn(24, 6)
+                (F.cross_entropy(net(x), (x.sum(1) > 0).long()) / 5).backward()
+            with torch.no_grad():
+                for each in net.parameters():
+                    each -= 0.1 * each.grad
+                    each.grad = None
+        """, ""),
         # a random map that is no last layer
         (LEARNED + """
         net.head = nn.Sequential(nn.Linear(16, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 2))
