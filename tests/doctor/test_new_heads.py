@@ -73,6 +73,16 @@ LOADED = "net.load_state_dict({key: value.clone() for key, value in Net().state_
             each.requires_grad = each.dim() == 1   # biases and norms alone
         fit(net, [each for each in net.parameters() if each.requires_grad])
         """, "not_in_optimizer"),
+        # what is loaded behind it is the network alone
+        (LOADED + """
+        learned = {key: value for key, value in net.state_dict().items() if "head" not in key}
+        net = Net()
+        net.head = nn.Linear(16, 2)  # cause
+        net.load_state_dict(learned, strict=False)
+        net.requires_grad_(False)
+        net.mid = Low(net.mid)
+        fit(net, [net.mid.a, net.mid.b])
+        """, "not_in_optimizer"),
         (LEARNED + """
         net.requires_grad_(False)
         net.mid, net.head = Low(net.mid), nn.Linear(16, 2)

@@ -20,13 +20,12 @@ LEAST_SEEN, MOST_HEADS, MOST_WEIGHTS = 4, 64, 64
 
 
 class _Made(NamedTuple):
-    """A layer that the script has made, and its weights: where, the first of these as they were drawn, and after how many acts."""
+    """A layer that the script has made, and its weights: where, and the first of these as they were drawn."""
 
     layer: weakref.ref[nn.Module]
     weights: weakref.ref[Tensor]
     at: str
     drawn: Tensor
-    place: int
 
 
 class HeadWatch(Companion):
@@ -48,24 +47,20 @@ class HeadWatch(Companion):
             if torch.compiler.is_dynamo_compiling() or recorder.looking or not recorder.here:
                 return
             with recorder.guard():
-                events = recorder.log.events
-                learned = recorder.log.updates or any(isinstance(each, Restore) for each in events)
-                if (
-                    learned
-                    and len(self._made) < MOST_HEADS
-                    and called_directly()
-                    and not layer.weight.is_meta
-                ):
+                learned = recorder.log.updates or any(
+                    isinstance(each, Restore) for each in recorder.log.events
+                )
+                if learned and len(self._made) < MOST_HEADS and called_directly():
                     weights = layer.weight
                     self._made[id(layer)] = _Made(
-                        weakref.ref(layer), weakref.ref(weights), where(), _first_of(weights), len(events)
+                        weakref.ref(layer), weakref.ref(weights), where(), _first_of(weights)
                     )
 
         return __init__
 
     def ended(self, given: ModuleOutput) -> None:
         made = self._made.get(id(given.module))
-        if made is not None and made.layer() is given.module and isinstance(given.output, Tensor):
+        if made is not None and isinstance(given.output, Tensor):
             self._given = made, given.output.data_ptr()
         if not given.outermost:
             return
@@ -86,7 +81,7 @@ class HeadWatch(Companion):
             )
 
     def _is_as_drawn(self, made: _Made) -> bool:
-        """Return whether a layer is frozen, and nothing has written to its weights or loaded any since it was made."""
+        """Return whether a layer is frozen, and nothing has written to its weights since it was made."""
         recorder, layer, weights = self._recorder, made.layer(), made.weights()
         if not isinstance(layer, nn.Linear) or weights is not layer.weight:
             return False
@@ -95,8 +90,7 @@ class HeadWatch(Companion):
         now = _first_of(weights)
         if not torch.equal(made.drawn.to(now), now):
             return False
-        moved = any(recorder.number(weights) in each.parameters for each in recorder.optimizers.values())
-        return not moved and not any(isinstance(each, Restore) for each in recorder.log.events[made.place :])
+        return not any(recorder.number(weights) in each.parameters for each in recorder.optimizers.values())
 
 
 def _first_of(weights: Tensor) -> Tensor:
