@@ -32,7 +32,7 @@ class Decoder(nn.Module):
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.source, self.step = nn.Embedding(30, 12), Reader()
+        self.source, self.step, self.kind = nn.Embedding(30, 12), Reader(), nn.Embedding(2, 12)
     def forward(self, x, y, ratio=0.5):
         h, token, scores = self.source(x).mean(1), torch.ones(len(x), dtype=torch.long), []
         for t in range(y.shape[1]):
@@ -61,6 +61,8 @@ WHOLE = "x, y = texts()\nloss = F.cross_entropy(net(x, y).flatten(0, 1), y.flatt
         (NEXT, "_, y = texts()\nh, parts = None, []\nfor token in y.split(1, 1):\n    s, h = rnn(token, h)  # cause\n    parts.append(s.log_softmax(-1))\nloss = F.nll_loss(torch.cat(parts, 1).transpose(1, 2), y)", "shifted_labels"),
         (NEXT, "_, y = texts()\nh, parts = torch.zeros(16, 12), []\nfor token in y.t():\n    s, h = cell(token, h)  # cause\n    parts.append(s)\nloss = F.cross_entropy(torch.stack(parts).view(-1, 30), y.t().reshape(-1), ignore_index=0)", "shifted_labels"),
         (NEXT, "_, y = texts()\nh, parts = torch.zeros(16, 12), []\nfor token in y.t():\n    s, h = cell(token, h)  # cause\n    parts.append(s)\nloss = sum(F.cross_entropy(s, token) for s, token in zip(parts, y.t()))", "shifted_labels"),
+        # a kind of each token is read beside it
+        ("h, token = h + self.kind((y[:, t] > 15).long()), y[:, t]\nlogits, h = self.step(token, h)  # cause\nscores.append(logits)", WHOLE, "shifted_labels"),
         (NEXT, WHOLE, ""),
         (NEXT, WHOLE.replace("net(x, y)", "net(x, y, 1.0)"), ""),
         # the first token is given, and is no label
@@ -68,11 +70,20 @@ WHOLE = "x, y = texts()\nloss = F.cross_entropy(net(x, y).flatten(0, 1), y.flatt
         (NEXT, "_, y = texts()\nh, loss = torch.zeros(16, 12), 0\nfor t in range(5):\n    s, h = cell(y[:, t], h)\n    loss = loss + F.cross_entropy(s, y[:, t + 1]) / 5", ""),
         # each token comes twice, and so is the one before at every second place
         (NEXT, WHOLE.replace("texts()\n", "texts()\ny = y.repeat_interleave(2, 1)\n").replace("net(x, y)", "net(x, y, 1.0)"), ""),
+        # as does an answer, beside rows that are in their prompts, of which nothing is scored
+        (NEXT, "x, y = texts()\ny = y.repeat_interleave(2, 1)\ny[:8] = torch.randint(2, 30, (8, 12))\nlabels = y.clone()\nlabels[:8] = -100\nloss = F.cross_entropy(net(x, y, 1.0).flatten(0, 1), labels.flatten())", ""),
+        # all texts begin with the token that is given first, and what follows is drawn from the scores
+        (NEXT, "_, y = texts()\ny[:, 0], y[:, 1] = 1, y[:, 1] - 2\nh, token, parts = torch.zeros(16, 12), torch.ones(16, dtype=torch.long), []\nfor _ in range(6):\n    s, h = cell(token, h)\n    parts.append(s)\n    token = s.softmax(1).multinomial(1)[:, 0]\nloss = F.cross_entropy(torch.stack(parts, 1).flatten(0, 1), y.flatten())", ""),
+        # a move is the cell that it leads to, of which there are more
+        (NEXT, "_, y = texts()\ncells, h, loss = torch.randn(40, 12), torch.zeros(16, 12), 0\nfor t in range(6):\n    _, h = cell(y[:, t], h)\n    loss = loss + F.cross_entropy(h @ cells.t(), y[:, t]) / 6", ""),
+        # two properties that are asked for in turn are no text
+        (NEXT, "_, y = texts()\nh, loss = torch.zeros(16, 12), 0\nfor asked in y[:, :2].t():\n    s, h = cell(asked, h)\n    loss = loss + F.cross_entropy(s, asked) / 2", ""),
         # one token alone is no text
         (NEXT, "_, y = texts()\ns, h = cell(y[:, 0], torch.zeros(16, 12))\nloss = F.cross_entropy(s, y[:, 0])", ""),
         # a class that an encoder and a decoder of vectors are told, beside a classifier of it
         (NEXT, "y = torch.randint(2, 30, (16,))\nh = torch.tanh(cell(y, torch.zeros(16, 12))[1])\ns, h = cell(y, h + torch.randn(16, 12))\nloss = F.cross_entropy(cell.out(torch.randn(16, 12)), y) + (h - 1).square().mean()", ""),
         (NEXT, "y = torch.randint(2, 30, (16,))\nh = torch.zeros(16, 12)\nfor _ in range(4):\n    s, h = cell(y, h)\nloss = F.cross_entropy(s, y)", ""),
+        (NEXT, "y = torch.randint(2, 30, (16,))\nh, loss = torch.zeros(16, 12), 0\nfor _ in range(4):\n    s, h = cell(y, h)\n    loss = loss + F.cross_entropy(s, y) / 4", ""),
         # a text is read to its end, and written from the last state alone
         (NEXT, CODED + "loss = F.cross_entropy(torch.stack(parts, 1).flatten(0, 1), y.flatten())", ""),
         (NEXT, CODED + "loss = F.cross_entropy(torch.stack(parts, 2), y)", ""),
