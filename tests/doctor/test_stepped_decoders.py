@@ -127,6 +127,10 @@ BY_HAND = "h, token, parts = torch.zeros(16, 12), torch.ones(16, dtype=torch.lon
         ("print((net(x, y, 0.0).argmax(-1) == y).float().mean())", ""),
         ("print((net(x, y, 1.0).argmax(-1) == y).float().mean())", ""),
         (BY_HAND.format(token="parts[-1]"), ""),
+        # a pass of the training, which may draw truths
+        ("net.train()\nwith torch.enable_grad():\n    scores = net(x, y)\nprint((scores.argmax(-1) == y).float().mean())", ""),
+        # all that is written is the truth, and so is what is read
+        (BY_HAND.format(token="parts[-1]").replace("s.argmax", "(s + 99 * F.one_hot(y[:, t], 30)).argmax"), ""),
         # the beginning of the text is given, and the rest is written
         (BY_HAND.format(token="y[:, t] if t < 3 else parts[-1]"), ""),
     ],
