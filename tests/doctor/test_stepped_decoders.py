@@ -124,6 +124,7 @@ BY_HAND = "h, token, parts = torch.zeros(16, 12), torch.ones(16, dtype=torch.lon
         ("hits = net(x, y, ratio=0.3).max(-1)[1].eq(y)  # cause\nprint(hits.sum() / hits.numel())", "random_validation"),
         ("wrong = torch.ne(net(x, y).argmax(2).flatten(), y.flatten()).sum() if epoch < 0 else (net(x, y).argmax(2).flatten() != y.flatten()).sum()  # cause\nprint(wrong)", "random_validation"),
         (BY_HAND.format(token="y[:, t] if random.random() < 0.5 else parts[-1]"), "random_validation"),
+        ("print((net(x, y).argmax(-1).float() == y.float()).float().mean())  # cause", "random_validation"),
         ("print((net(x, y, 0.0).argmax(-1) == y).float().mean())", ""),
         ("print((net(x, y, 1.0).argmax(-1) == y).float().mean())", ""),
         (BY_HAND.format(token="parts[-1]"), ""),

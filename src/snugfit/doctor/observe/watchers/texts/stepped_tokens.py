@@ -77,7 +77,7 @@ def look_at_truths(recorder: Recorder, one: Any, other: Any) -> None:
     """Note an evaluation in which a decoder reads what it wrote itself at one place and the truth at a later one."""
     steps = recorder.tokens.steps
     given = isinstance(one, Tensor) and isinstance(other, Tensor) and recorder.active
-    if not given or len(steps) < LEAST_PLACES or one.shape != other.shape:
+    if not given or one.shape != other.shape:
         return
     last = next((each for each in reversed(recorder.log.events) if isinstance(each, Forward)), None)
     if last is None or last.grad:
@@ -117,9 +117,9 @@ def _by_places(labels: Tensor, steps: list[Tensor]) -> Iterator[Tensor]:
     """Yield labels as places by rows, in each way in which they may lie: one place alone, as many as were read, flat or not."""
     rows = len(steps[0])
     places = labels.numel() // rows
-    if labels.is_floating_point() or labels.device != steps[0].device:
+    if labels.device != steps[0].device:
         return
-    if rows < LEAST_ROWS or places * rows != labels.numel() or places not in (1, len(steps)):
+    if places * rows != labels.numel() or places not in (1, len(steps)):
         return
     if labels.dim() < 2 or labels.shape[:2] == (rows, places):
         yield labels.reshape(rows, places).t()
