@@ -46,6 +46,9 @@ _FEWEST: tuple[int, ...] = (3, 4)
 That is the third where the second still has to do with what the first one left, such as gradients that were on their way to the host.
 """
 
+_LIKE_ALL = 3
+"""Micro-batches after which the allocator takes nothing more: the first one, one that finds gradients, and the last one."""
+
 _ROUGHLY = 2
 """Micro-batches of the run that a rough answer comes from, of which the second stands for all but the first."""
 
@@ -242,16 +245,21 @@ class Planner:
         self, plan: Plan, techniques: Sequence[Technique], base: int | None, few: int | None, rough: bool
     ) -> Run:
         """Return the run from `base` blocks and `few` micro-batches, each None for all of them."""
-        self._run_side_by_side(plan, techniques, self._runs_from(base, few, rough))
-        one = self._deep(plan, techniques, base, few, check=not rough)
-        if few is None:
-            return one
         count = self.micro_batches(plan)
-        if rough:
-            return repeated(one, count)
-        more = self._deep(plan, techniques, base, few + 1, check=False)
-        axis = Axis("micro_batch", few, count)
-        return replace(more, segments=stretch(one.segments, more.segments, axis))
+        reserving = None if rough or base is None else self._run_that_reserves(count)
+        keys = self._runs_from(base, few, rough)
+        self._run_side_by_side(plan, techniques, keys if reserving is None else [reserving, *keys])
+        run = self._deep(plan, techniques, base, few, check=not rough)
+        if few is not None and rough:
+            return repeated(run, count)
+        if few is not None:
+            more = self._deep(plan, techniques, base, few + 1, check=False)
+            run = replace(
+                more, segments=stretch(run.segments, more.segments, Axis("micro_batch", few, count))
+            )
+        if reserving is None:
+            return run
+        return replace(run, torn=self._run_once(plan, techniques, *reserving).torn)
 
     def _runs_from(self, base: int | None, few: int | None, rough: bool) -> list[RunKey]:
         """Return the runs that one of all blocks and micro-batches is carried on from, as `_carried_on` and `_deep` ask for them."""
@@ -263,23 +271,32 @@ class Planner:
         third = base + 2 * period
         return keys if rough or wanted <= third else [*keys, (third, few)]
 
+    def _run_that_reserves(self, count: int) -> RunKey | None:
+        """Return the run of all blocks that tells what the allocator takes of the device; None where there is no allocator, or no such model."""
+        if self.machine.type == "cpu" or self.wanted is not None:
+            return None
+        return None, None if count <= _LIKE_ALL else _LIKE_ALL
+
     def _run_side_by_side(self, plan: Plan, techniques: Sequence[Technique], keys: Sequence[RunKey]) -> None:
         """Make the runs that are not made yet, the longest of them in the second process; nothing where there is none."""
         if self.second is None:
             return
-        new = sorted(
-            (key for key in keys if key not in self._runs),
-            key=lambda key: (key[0] or 1) * (key[1] or 1),
-            reverse=True,
-        )
-        half = len(new) // 2  # fewer than the others, and longer: about half of the work
-        self.second.ask(*((plan, tuple(techniques), *key) for key in new[:half]))
+        depth, count = self.depth, self.micro_batches(plan)
+
+        def length(key: RunKey) -> int:
+            return (key[0] or depth) * (key[1] or count)
+
+        there: list[RunKey] = []
+        here: list[RunKey] = []
+        for key in sorted((key for key in keys if key not in self._runs), key=length, reverse=True):
+            min(there, here, key=lambda keys: sum(map(length, keys))).append(key)
+        self.second.ask(*((plan, tuple(techniques), *key) for key in there))
         try:
-            for key in new[half:]:
+            for key in here:
                 self._run_once(plan, techniques, *key)
         finally:
             answers: list[Run | None] = self.second.answers()
-        self._runs.update((key, run) for key, run in zip(new[:half], answers, strict=True) if run is not None)
+        self._runs.update((key, run) for key, run in zip(there, answers, strict=True) if run is not None)
 
     def _deep(
         self,
@@ -370,8 +387,8 @@ class Planner:
     def _torn_deep(self, one: Run, two: Run, periods: int) -> int:
         """Return the bytes that the allocator takes beyond what is asked of it, with so many periods of blocks more than the second run has.
 
-        What lies torn where tensors come and go is as much beside many blocks as beside few: what one of them leaves, the next one takes.
-        What each of them keeps leaves rests of segments, which no other fits in.
+        What lies torn where tensors come and go is about as much beside many blocks as beside few: what one of them leaves, the next one takes.
+        What each of them keeps leaves rests of segments, which no other fits in. A run of all blocks tells what it is.
         """
         of_period = two.at_peak - one.at_peak
         more = torn_beside(of_period, periods, expandable_segments=self.machine.expandable_segments)

@@ -149,30 +149,42 @@ class _Reader(nn.Module):
         return scores
 
 
-SETS = (("adamw",), ("adamw", "recompute"), ("adamw", "bf16", "chunked_loss"))
+SETS = (
+    (("adamw",), 1500),
+    (("adamw", "recompute"), 1500),
+    (("adamw", "bf16", "chunked_loss"), 1500),
+    (("adamw", "master_weights", "optimizer_offload"), 600),
+)
 
 
-def _beside_what_is_asked(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the peak of 40 blocks, and what the allocator takes beyond it, as few of them tell and as all of them do."""
+def _beside_what_is_asked(names: Sequence[str], micro_batch: int) -> list[tuple[int, int]]:
+    """Return the peak of 40 blocks, and what the allocator takes beyond it, as few of them tell roughly and in full, and as all of them do."""
     window = Batch.of((torch.zeros(3000, 768), torch.zeros(3000, dtype=torch.int64)))
     techniques = tuple(find(name).example() for name in names)
     subject = Subject(lambda: _Reader(40), window, Job.of(global_batch=3000, updates=2), 3000, techniques)
-    plan, figures = Plan(device="cuda", micro_batch=1500), []
+    plan, figures = Plan(device="cuda", micro_batch=micro_batch), []
     with machine_of(Target(device="rtx4090")) as machine:
-        for whole in (False, True):
-            made = Planner(subject, machine, whole=whole).predict(plan, techniques)
+        for whole, rough in ((False, True), (False, False), (True, False)):
+            made = Planner(subject, machine, whole=whole).predict(plan, techniques, rough=rough)
             figures.append((made.peak_bytes, made.reserved_bytes - made.peak_bytes - machine.device.reserved))
     return figures
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", SETS)
-def test_what_the_allocator_takes_beside_many_blocks_is_told_by_few(names: tuple[str, ...]) -> None:
-    """Most of it are the rests of segments of 20 MiB, in each of which two weights of 9 MiB lie."""
-    told, whole = Worker().run(_beside_what_is_asked, names, timeout=300)
-    assert told[0] == whole[0]
+@pytest.mark.parametrize(("names", "micro_batch"), SETS)
+def test_what_the_allocator_takes_beside_many_blocks_is_told_by_few_roughly(
+    names: tuple[str, ...], micro_batch: int
+) -> None:
+    """Most of it are the rests of segments of 20 MiB, in each of which two weights of 9 MiB lie; in full they are those of all blocks.
+
+    The inputs of micro-batches that are not run may lie in what is told to be torn.
+    """
+    rough, full, whole = Worker().run(_beside_what_is_asked, names, micro_batch, timeout=300)
     assert whole[1] > 0.08 * whole[0]
-    assert told[1] == pytest.approx(whole[1], abs=0.01 * whole[0])
+    assert rough[1] == pytest.approx(whole[1], abs=0.02 * whole[0])
+    left_out = max(3000 - 3 * micro_batch, 0) * 768 * 4
+    assert full[0] == whole[0]
+    assert whole[1] <= full[1] <= whole[1] + 2 * left_out
 
 
 def test_what_each_block_keeps_counts_for_all_blocks_and_what_comes_and_goes_once() -> None:
