@@ -268,6 +268,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [0, 1, 5])
 def test_what_follows_a_profiler_is_looked_at_from_the_next_step_on(tmp_path: Path, wait: int) -> None:
     sound = UNDER_A_SCHEDULE.format(wait=wait, clears="optimizer.zero_grad()", mode="model.eval()")

@@ -111,6 +111,7 @@ def test_a_run_by_a_fake_clock_ends_in_time_and_uses_it(clock: Clock, tmp_path: 
     ], "the rehearsal's folder is gone"
 
 
+@pytest.mark.slow
 def test_the_run_is_bit_for_bit_the_one_of_so_many_updates(clock: Clock, tmp_path: Path) -> None:
     timed, plain = small_model(), small_model()
     plain.load_state_dict(copy.deepcopy(timed.state_dict()))
@@ -180,6 +181,7 @@ def test_a_run_that_writes_nothing_is_cut_too_and_hooks_see_no_rehearsal(clock: 
     assert len(seen) == result.updates
 
 
+@pytest.mark.slow
 def test_a_recipe_keeps_the_length_that_was_decided_and_resumes_with_it(
     project: Path,  # noqa: F811
     tmp_path: Path,

@@ -391,6 +391,7 @@ class Seeing:
         self.rows += range(first, first + part.rows)
 
 
+@pytest.mark.slow
 def test_rows_that_run_out_of_memory_where_they_are_looked_at_come_again_and_count_once(
     model: nn.Module, data: tuple[Tensor, Tensor]
 ) -> None:

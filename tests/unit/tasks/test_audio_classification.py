@@ -118,6 +118,7 @@ def wav2vec2() -> None:
     Wav2Vec2FeatureExtractor(sampling_rate=RATE).save_pretrained("wav2vec2")
 
 
+@pytest.mark.slow
 def test_sounds_are_learned_and_predicted_alike_after_a_reload(project: Path) -> None:
     result = train(
         "train.epochs=12", "data.augment_audio=[crop]", "optimizer={adamw: {learning_rate: 3.0e-3}}"

@@ -77,6 +77,7 @@ def rows(name: str = "ahead.csv") -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_the_next_steps_are_predicted_in_their_own_unit_alike_after_a_reload(project: Path) -> None:
     result = train("train.epochs=12", "data.stride=1")
     assert result.best["metrics"]["mase"] < 0.9

@@ -84,6 +84,7 @@ def test_a_window_in_parts_is_the_window(case: str, models: Path, project: None)
     )
 
 
+@pytest.mark.slow
 @every_case_slowly
 def test_a_run_that_was_stopped_in_an_epoch_ends_as_a_plain_loop_and_predicts_alike_after_a_reload(
     case: str, models: Path, project: None
@@ -146,6 +147,7 @@ def test_a_plan_without_numbers_has_the_memory_that_updates_of_the_largest_windo
     assert answer.prediction.peak_bytes == pytest.approx(peak, rel=bound)
 
 
+@pytest.mark.slow
 @every_case
 def test_a_try_by_command_says_how_it_ended(
     case: str, models: Path, project: None, capsys: pytest.CaptureFixture[str]

@@ -162,6 +162,7 @@ def test_a_recipe_trains_with_a_technique_of_the_users_own_and_its_copy_names_it
     assert not torch.allclose(weights_of(halved), weights_of(faster), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_planner_finds_it_in_the_recipes_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = recipe_in(folder, PATH)
     assert main(["plan", str(recipe), "--allow-code", "--no-search", "--json"]) == 0

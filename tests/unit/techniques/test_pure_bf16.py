@@ -81,6 +81,7 @@ def test_rounded_to_the_nearest_they_are_all_lost(monkeypatch: pytest.MonkeyPatc
     assert weight.unique().tolist() == [1.0]
 
 
+@pytest.mark.slow
 def test_a_second_moment_in_bf16_comes_to_what_it_is_in_fp32_and_stalls_where_it_is_rounded_to_the_nearest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -459,6 +459,7 @@ def test_inputs_that_are_computed_again_give_the_same_bits_with_dropout(
     assert all(torch.equal(one, other) for one, other in zip(again, kept, strict=True))
 
 
+@pytest.mark.slow
 def test_the_inputs_of_every_second_block_are_kept() -> None:
     model, inputs = llama(layers=4), texts(6)
     hidden = 6 * 16 * 32 * 4

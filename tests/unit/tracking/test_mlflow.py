@@ -77,6 +77,7 @@ def silent_server() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_the_first_use_is_quiet_and_without_telemetry(created_store: tuple[Path, str]) -> None:
     path, printed = created_store
     assert path.stat().st_size > 100_000

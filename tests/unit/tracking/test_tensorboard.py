@@ -67,6 +67,7 @@ def test_what_was_written_is_not_written_again_and_a_folder_that_is_gone_is_writ
     assert [step for step, _ in scalars(run_dir)] == list(range(1, 23))
 
 
+@pytest.mark.slow
 def test_a_run_goes_to_both_trackers_and_each_has_its_own_progress(
     tmp_path: Path, new_store: Callable[[str], str]
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_calibration_is_what_this_device_answers_from_then_on(calibrated):
     assert calibrated.calibrated and not uncalibrated("cpu").calibrated
 
 
+@pytest.mark.slow
 def test_every_rate_is_positive_and_lies_on_rising_sizes(calibrated):
     for name, curve in calibrated.rates.items():
         sizes, rates = zip(*curve, strict=True)

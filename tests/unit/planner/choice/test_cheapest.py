@@ -141,6 +141,7 @@ def test_each_number_is_planned_with_its_own_devices(monkeypatch: pytest.MonkeyP
     assert found.choice.devices == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "link", "devices"),
     [(2**40, FAST, 1), (2**40, SLOW, 1), (resident_bytes(4 * WEIGHTS, 0), FAST, 2)],

@@ -938,6 +938,7 @@ def test_passes_over_weights_of_one_format_bound_none_over_those_of_another() ->
     assert chosen is not None and "pure_bf16" in chosen.added
 
 
+@pytest.mark.slow
 def test_of_an_optimizer_whose_step_takes_too_long_one_set_is_run() -> None:
     laws = SteppingStates()
     searched(laws, 320, Fidelity.COMPACT).best()

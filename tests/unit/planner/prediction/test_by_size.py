@@ -46,6 +46,7 @@ def planner() -> Planner:
     return Planner(subject_of(model, data, (AdamW(),)), Machine(cpu, cpu, baseline=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("techniques", [(AdamW(),), (AdamW(), Recompute())])
 def test_between_two_sizes_a_plan_needs_what_a_run_of_it_tells(planner: Planner, techniques) -> None:
     sized = planner.by_size(Plan(), techniques)
@@ -66,6 +67,7 @@ def test_the_step_takes_as_long_in_every_micro_batch(planner: Planner) -> None:
     assert few == many > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("techniques", [(AdamW(),), (AdamW(), OptimizerInBackward())])
 def test_no_update_is_shorter_than_its_arithmetic_and_what_its_step_takes_in_other_micro_batches(
     planner: Planner, techniques

@@ -297,6 +297,7 @@ def test_recurrent_layers_take_what_they_really_do(kind: type[nn.Module], packed
     assert max(live(traced(subject))) == pytest.approx(real_peak(model, subject, Plan()), rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::snugfit.errors.SnugfitWarning")
 @pytest.mark.parametrize("technique", [NF4(), Int8()], ids=["nf4", "int8"])
 def test_experts_in_few_bits_take_what_they_really_do(technique: Technique) -> None:

@@ -126,6 +126,7 @@ def test_the_saved_statistics_are_those_of_the_saved_weights_over_training_windo
     assert found["3.rows"] == raw[3].rows, "other buffers are the model's"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AVERAGED)
 def test_without_validation_the_last_average_is_kept_with_its_statistics(name: str, tmp_path: Path) -> None:
     with_validation, without = training(tmp_path / "one", name), training(tmp_path / "other", name)
@@ -140,6 +141,7 @@ def test_without_validation_the_last_average_is_kept_with_its_statistics(name: s
     assert meta["weights"] == name.partition(" ")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AVERAGED)
 def test_evaluating_often_or_never_trains_the_same_weights(name: str, tmp_path: Path) -> None:
     often, never = training(tmp_path / "often", name, evaluate_every=1), training(tmp_path / "never", name)

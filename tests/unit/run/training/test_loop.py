@@ -360,6 +360,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Training:
     return whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 3, 4, 6, 7, 11])
 def test_a_resumed_run_lowers_its_rate_on_the_same_plateau(
     tmp_path: Path, lowered: Training, stop: int

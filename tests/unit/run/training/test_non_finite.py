@@ -235,6 +235,7 @@ def test_windows_whose_labels_are_all_ignored_are_skipped_and_do_not_count_as_fa
 HIGH = FP16(initial_scale=2.0**24, growth_interval=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["stop", "skip", "roll_back"])
 def test_a_loss_scale_that_is_still_too_high_is_no_failure(
     tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch

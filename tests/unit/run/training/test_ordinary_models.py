@@ -100,6 +100,7 @@ def test_micro_batches_give_the_update_of_the_whole_window(name: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-6, atol=100 * case.rounding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slowly(CASES))
 def test_a_run_goes_on_from_the_files_of_a_checkpoint_bit_for_bit(name: str, tmp_path: Path) -> None:
     unbroken = run_of(CASES[name], tmp_path / "unbroken")
@@ -151,6 +152,7 @@ def test_the_best_model_loads_strictly_into_the_plain_module(name: str, tmp_path
     assert all(torch.equal(found[key], expected[key]) for key in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slowly(NAMES))
 def test_the_micro_batch_is_found_and_leaves_no_trace(name: str, tmp_path: Path) -> None:
     tried, given = (

@@ -173,6 +173,7 @@ def test_the_shortest_run_compares_two_rows(tmp_path: Path) -> None:
             finish(run(tmp_path / loss.__name__, loss, micro_batch=2, windows=1))
 
 
+@pytest.mark.slow
 def test_a_run_that_could_not_compare_says_so_and_what_to_call(tmp_path: Path) -> None:
     training = run(tmp_path, _drawn, micro_batch=2)
     finish(training)
@@ -212,6 +213,7 @@ def test_where_two_micro_batches_do_not_fit_the_rows_of_one_are_compared() -> No
     assert compared(model=Small(2, 3), micro_batch=4).failed == "memory ran out"
 
 
+@pytest.mark.slow
 def test_whole_windows_of_a_loss_that_compares_rows_are_trained_and_never_split(tmp_path: Path) -> None:
     training = run(tmp_path, contrastive, micro_batch=None)
     finish(training)

@@ -178,6 +178,7 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(
     assert told(found) == told(whole) and found.folder != whole.folder
 
 
+@pytest.mark.slow
 def test_a_trial_killed_between_the_decision_to_prune_it_and_its_end_is_pruned(
     project: Path, tmp_path: Path, monkeypatch
 ):
@@ -218,6 +219,7 @@ def test_a_trial_that_was_killed_after_its_end_is_not_trained_again(
     assert told(found) == told(whole) and found.trials[0].run_dir == str(run)
 
 
+@pytest.mark.slow
 def test_a_search_that_is_done_is_read_and_nothing_is_run(project: Path, tmp_path: Path, monkeypatch):
     recipe = parabola(project, tmp_path)
     first = tune(recipe, RATES, trials=2)
@@ -258,11 +260,13 @@ def test_a_pruned_trial_stops_early_cleanly_and_leaves_no_checkpoint_and_no_mode
     assert kept == {each.number for each in finished}
 
 
+@pytest.mark.slow
 def test_a_higher_value_is_better_where_the_metric_says_so(project: Path, tmp_path: Path):
     found = tune(parabola(project, tmp_path, "evaluate.best=max:loss"), {RATE: [0.01, 0.4]})
     assert found.higher and found.best is not None and found.best.parameters == {RATE: 0.01}
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_says_why_and_the_search_goes_on(project: Path, tmp_path: Path):
     recipe = parabola(project, tmp_path, "non_finite={policy: stop}")
     words: list[str] = []
@@ -312,6 +316,7 @@ def test_without_optuna_nothing_begins(project: Path, tmp_path: Path, monkeypatc
         tune(parabola(project, tmp_path), RATES)
 
 
+@pytest.mark.slow
 def test_time_is_that_of_all_trials_and_the_same_call_goes_on(project: Path, tmp_path: Path):
     recipe = parabola(project, tmp_path)
     found = tune(recipe, {RATE: [0.1, 0.2]}, options=RunOptions(stop_after_seconds=1e-6))
@@ -332,6 +337,7 @@ def test_a_signal_stops_the_search_even_where_the_trial_is_pruned_at_that_moment
     assert found.stop_reason == "received SIGTERM" and [each.state for each in found.trials] == ["pruned"]
 
 
+@pytest.mark.slow
 def test_the_tracker_is_sent_each_value_and_the_best_so_far(project: Path, tmp_path: Path):
     found = tune(parabola(project, tmp_path), {RATE: [0.1, 0.2, 0.3]})
     batch, malformed = to_batch(read_events(Path(found.folder) / "events.jsonl"))

@@ -55,6 +55,7 @@ def test_draws_depend_on_the_seed_and_the_trials_before_and_on_nothing_else(tmp_
         assert search(study, 1)[0].parameters != whole[0].parameters
 
 
+@pytest.mark.slow
 def test_the_first_trials_cover_a_range_whatever_the_seed(tmp_path: Path):
     space: Space = {"rate": Range(1e-4, 1e-2, log=True)}
     for seed in range(3):
@@ -132,6 +133,7 @@ def test_the_median_pruner_stops_the_worse_half_after_five_trials(tmp_path: Path
         assert not study.report(1, sign * 2.5)
 
 
+@pytest.mark.slow
 def test_hyperband_keeps_the_best_and_stops_others(tmp_path: Path):
     with opened(tmp_path, pruner="hyperband") as study:
         stopped = []
