@@ -60,6 +60,9 @@ WHOLE = "kl = -0.5 * torch.sum(1 + s - m ** 2 - s.exp())"
         (NOISE + WHOLE + "  # cause\nloss = (kl + F.binary_cross_entropy_with_logits(dec(z), x)).div(32)", "loss_terms"),
         (NOISE + "fit = (dec(z) - x).pow(2).mean()\n" + WHOLE + "  # cause\ntotal = fit + 2 * kl\nloss = total / x.size(0)", "loss_terms"),
         (NOISE + WHOLE + "  # cause\nloss = (F.l1_loss(dec(z), x) + kl) * 0.5 / 32", "loss_terms"),
+        # the weight of the divergence grows from nothing, in later updates than the first
+        (NOISE + "fit = F.mse_loss(dec(z), x)\n" + WHOLE + "  # cause\nloss = fit + min(1.0, update / 24) * kl", "loss_terms"),
+        (NOISE + "fit = F.mse_loss(dec(z), x)\n" + WHOLE + "\nloss = fit + min(1.0, update / 24) * kl / len(x)", ""),
         (NOISE + "fit = F.mse_loss(dec(z), x, reduction='sum')\n" + WHOLE + "\nloss = (fit + kl) / len(x)", ""),
         (NOISE + "fit = F.mse_loss(dec(z), x)\n" + WHOLE + "\nloss = fit + kl / len(x)", ""),
     ],
@@ -67,7 +70,7 @@ WHOLE = "kl = -0.5 * torch.sum(1 + s - m ** 2 - s.exp())"
 def test_a_mean_beside_a_sum_is_seen_where_both_are_divided_by_the_rows(
     tmp_path: Path, loss: str, pitfall: str
 ) -> None:
-    told(tmp_path, DRAWN + looped(BATCH + loss), pitfall)
+    told(tmp_path, DRAWN + looped(BATCH + loss, 48 if "update" in loss else 12), pitfall)
 
 
 TAUGHT = """

@@ -245,14 +245,22 @@ class TermWatch:
                 Fault(each.at, self._recorder.log.updates, "constant_term", what, fix, LEAST_LOST)
             )
 
+    def differentiated_later(self, value: Tensor, rows: int, scale: float) -> None:
+        """Look at a value of a later update for a sum beside a mean alone: the weight of a term may begin with nothing and grow."""
+        self._look_at_sum(value, rows, scale, where())
+
+    def _look_at_sum(self, value: Tensor, rows: int, scale: float, at: str) -> None:
+        summed = sum_beside_mean(value, rows, scale)
+        if summed is not None:
+            update = self._recorder.log.updates
+            self._recorder.add(SummedTerm(line_of(summed.node) or at, update, rows, summed.factor))
+
     def _look(self, value: Tensor, terms: list[Term], rows: int, scale: float) -> None:
         recorder, at, update = self._recorder, self._differentiated_at, self._recorder.log.updates
         for node in sums_in(value.grad_fn):
             for place, constant in (_metadata(node) or {}).get(_CONSTANT, ()):
                 recorder.add(ConstantTerm(place, update, constant))
-        summed = sum_beside_mean(value, rows, scale)
-        if summed is not None:
-            recorder.add(SummedTerm(line_of(summed.node) or at, update, rows, summed.factor))
+        self._look_at_sum(value, rows, scale, at)
         alone = summed_term(terms, rows)
         if alone is not None and alone.factor:
             self._summed = line_of(alone.node) or at, rows, alone.factor

@@ -217,6 +217,8 @@ class UpdateWatch:
                 self.terms.differentiated(value, self.modules.rows_in_batch, factor)
                 for companion in self.modules.companions:
                     companion.differentiated(value)
+            elif self.recorder.close and not self.modules.dependence.hooked:
+                self.terms.differentiated_later(value, self.modules.rows_in_batch, factor)
             if math.isnan(self._first_loss):
                 self._first_loss = amount
         made_at, of_inputs = "", False
