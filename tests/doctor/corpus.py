@@ -556,6 +556,7 @@ AT_THE_LINE_OF_NINTH_HAND = (
 """Those that were found at another line, and are found at a marked one after mending."""
 
 NAMED_SINCE = {
+    "a2c_grid_1": "ends_left_out",
     "cart_dqn_1": "ends_left_out",
     "dcgan_faces_1": "wrong_sign",
     "vae_digits_1": "read_two_ways",
@@ -658,6 +659,7 @@ AT_THE_LINE_OF_TENTH_HAND = (
 """Those that were found at another line, and are found at a marked one after mending."""
 
 MENDED_OF_TENTH_HAND = (
+    "a2c_grid_1",
     "accelerate_vit_1",
     "dpo_preferences_1",
     "dpo_preferences_2",
@@ -676,7 +678,12 @@ ALARMS_OF_TENTH_HAND = (
 )
 """Clean scripts of `tenth_hand` on which they found something certain or likely."""
 
-NEAR_FAULTS_OF_TENTH_HAND = ("dpo_preferences_twin", "pix2pix_edges_twin", "wgan_signals_twin")
+NEAR_FAULTS_OF_TENTH_HAND = (
+    "a2c_grid_twin",
+    "dpo_preferences_twin",
+    "pix2pix_edges_twin",
+    "wgan_signals_twin",
+)
 """Clean scripts of `tenth_hand` that are as near to a fault as any to what was changed after it."""
 
 UNKNOWN_NAMES = ("critic_frozen", "returns", "same_order")
@@ -858,17 +865,26 @@ MISSED_OF_TWELFTH_HAND = (
 """Faults of `twelfth_hand` that they missed, named otherwise, or found as worth a look alone."""
 
 MENDED_OF_TWELFTH_HAND = (
+    "a2c_ferry_1",
+    "accelerate_cells_3",
+    "ema_bf16_moles_2",
     "finetune_leaves_2",
     "kd_routes_2",
+    "linkpred_friends_1",
+    "linkpred_friends_3",
+    "lora_notes_2",
     "lora_notes_3",
     "moco_gestures_1",
+    "moco_gestures_2",
     "moco_gestures_3",
+    "rent_trainer_2",
     "seq2seq_dates_2",
     "seq2seq_dates_3",
     "ssd_buoys_2",
     "tcn_power_1",
     "tcn_power_2",
     "vae_strokes_1",
+    "vae_strokes_3",
     "wgan_spiral_3",
 )
 """Of those, what is found at a marked line since, by checks that were written for its kind."""
@@ -877,12 +893,17 @@ AT_THE_LINE_OF_TWELFTH_HAND = ("ctc_morse_1", "ctc_morse_3")
 """Those that were found at another line, and are said at a marked one since."""
 
 NEAR_FAULTS_OF_TWELFTH_HAND = (
+    "a2c_ferry_twin",
+    "accelerate_cells_twin",
     "ctc_morse_twin",
+    "ema_bf16_moles_twin",
     "finetune_leaves_twin",
     "kd_routes_twin",
     "kd_routes_twin2",
+    "linkpred_friends_twin",
     "lora_notes_twin",
     "moco_gestures_twin",
+    "rent_trainer_twin",
     "seq2seq_dates_twin",
     "tcn_power_twin",
     "wgan_spiral_twin",

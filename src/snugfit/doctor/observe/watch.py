@@ -31,6 +31,7 @@ from snugfit.doctor.observe.watchers.losses.watch_likenesses import LikenessWatc
 from snugfit.doctor.observe.watchers.losses.watch_losses import watch_losses, watch_other_losses
 from snugfit.doctor.observe.watchers.losses.watch_paths import watch_paths
 from snugfit.doctor.observe.watchers.losses.watch_taught import TaughtWatch
+from snugfit.doctor.observe.watchers.modules.adapters import AdapterWatch
 from snugfit.doctor.observe.watchers.modules.new_heads import HeadWatch
 from snugfit.doctor.observe.watchers.modules.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watchers.modules.watch_files import watch_files
@@ -83,6 +84,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         likenesses,
         DivergenceWatch(recorder),
         heads,
+        AdapterWatch(recorder),
         SeriesWatch(recorder, hooked=lambda: modules.dependence.hooked),
     ]
     modules.install(patches)

@@ -375,6 +375,17 @@ def _divides_by_count(node: ast.AST, _: str) -> bool:
     return _divides(node, _) and "len(" in ast.unparse(node)
 
 
+def _takes_what_trains(node: ast.AST, _: str) -> bool:
+    """Return whether parameters are chosen by whether they train."""
+    chooses = isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp | ast.Call)
+    return chooses and "parameters()" in (text := ast.unparse(node)) and "requires_grad" in text
+
+
+def _compares_sizes(node: ast.AST, _: str) -> bool:
+    """Return whether two values are compared by size, as a score with the best one."""
+    return isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+
+
 def _runs_nothing(node: ast.AST, _: str) -> bool:
     """Return whether something else is called than a library's whole training or evaluation."""
     return isinstance(node, ast.Call) and last_name(node.func) not in (
@@ -428,11 +439,14 @@ KINDS: dict[str, Kind] = {
     "ignored_labels": Kind(
         back=(named(re.compile("ids|token|text|seq|label"), _cuts), keyword("max_length"))
     ),
-    "leakage": Kind(back=(named(re.compile("^(eval|val|test)"), _computes),), here=(_runs_nothing,)),
+    "leakage": Kind(
+        back=(named(re.compile("^(eval|val|test)"), _computes),), here=(_runs_nothing, _compares_sizes)
+    ),
     "learning_rate": Kind(back=(keyword("lr", "learning_rate", "max_lr"),), here=(_makes_schedule,)),
     "loss_terms": Kind(back=(_has_sum_for_reduction, _sums, _computes), here=(calls(frozenset(["kl_div"])),)),
     "no_gradient": Kind(back=(_stops_gradient,)),
     "non_finite_loss": Kind(back=(_unguarded, _fills_infinite, _divides)),
+    "not_frozen": Kind(back=(_takes_what_trains,)),
     "own_row_scored": Kind(back=(_computes,)),
     "random_validation": Kind(back=(_sets_transform,), anywhere=(_sets_transform,)),
     "range_test_kept": Kind(anywhere=(_tests_rate,)),

@@ -59,6 +59,7 @@ class Forward(Event):
         put_at: the line that has put other weights into the trained model, for a pass without a graph; "" where none was seen.
         lag: how far the weights are from those of the trained model of the same structure, in the last move of these; -1 where
             that is not known, as of the trained model itself.
+        way: which part of the way from the first weights of that model to its last ones these have gone; -1 where that is not known.
     """
 
     module: int
@@ -77,6 +78,7 @@ class Forward(Event):
     low: float = 0.0
     high: float = 0.0
     put_at: str = ""
+    way: float = -1.0
 
 
 @dataclass(frozen=True)

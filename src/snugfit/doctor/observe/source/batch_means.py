@@ -3,10 +3,46 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 from snugfit.doctor.observe.source.script_syntax import Loop, around, last_name, spans, syntax_of
+
+_OF_ALL = re.compile(
+    r"^(f1|fbeta|precision|recall|jaccard|roc_auc|average_precision|r2|balanced_accuracy|cohen_kappa)_score$|"
+    r"^precision_recall_fscore_support$|matthews|^(pearson|spearman|kendall)|^(macro|micro|weighted)_?f1|corrcoef"
+)
+_OVERLAP = re.compile(r"iou|jaccard|dice|f1|kappa|precision|recall", re.IGNORECASE)
+_COUNTS = re.compile(r"confusion|conf_?mat|(^|_)(hist|cm)(_|$)|bincount", re.IGNORECASE)
+_BATCHES = re.compile(r"loader|(^|_)dl($|_)|batches|batched", re.IGNORECASE)
+
+
+class Quotient(NamedTuple):
+    """A line that scores one batch by other than a mean over its rows, what it calls for that, and the line that averages the scores."""
+
+    line: int
+    name: str
+    averaged: int
+
+
+@lru_cache(maxsize=64)
+def quotients_of_batches(file: str) -> Quotient | None:
+    """Return where a score of all rows together, such as an F1 or an overlap of counted classes, is computed of each batch of an evaluation, and averaged; None without."""
+    for loop in (each for each in ast.walk(syntax_of(file)) if isinstance(each, ast.For)):
+        if not _BATCHES.search(ast.unparse(loop.iter)) or "backward" in ast.unparse(loop):
+            continue
+        for call in (each for each in ast.walk(loop) if isinstance(each, ast.Call)):
+            name = last_name(call.func)
+            counted = _OVERLAP.search(name) and any(
+                _COUNTS.search(last_name(e)) for given in call.args for e in ast.walk(given)
+            )
+            if _OF_ALL.search(name) or counted:
+                averaged = mean_of_batches(file, call.lineno)
+                if averaged:
+                    return Quotient(call.lineno, name, averaged)
+    return None
 
 
 @lru_cache(maxsize=512)

@@ -1,4 +1,4 @@
-"""Lines of a script's source whose effect never comes: a learning rate that is only shown, a copy of a model that a condition keeps from moving, a reference that is the model itself."""
+"""Lines of a script's source whose effect never comes: a learning rate that is only shown, a copy of a model that nothing moves or a condition keeps from moving, a reference that is the model itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.source.script_syntax import Loop, around, names_set_by, reads, syntax_of
+from snugfit.doctor.observe.source.script_syntax import (
+    Loop,
+    around,
+    last_name,
+    names_set_by,
+    reads,
+    syntax_of,
+)
 
 _RATE = re.compile(r"(^|_)(lr|rate)($|_)|learning_?rate", re.IGNORECASE)
 _READ_BACK = re.compile(r"get_last_lr|get_lr\(|param_groups|sched", re.IGNORECASE)
@@ -16,6 +23,11 @@ _OPTIMIZER = re.compile(r"opt", re.IGNORECASE)
 _REFERENCE = re.compile(
     r"^(ref|reference|teacher|target|old|initial|frozen)(_(model|net|policy|network|actor))?$", re.IGNORECASE
 )
+_WEIGHTS = re.compile(r"parameters\(\)|state_dict\(\)|buffers\(\)")
+_AVERAGES = re.compile(
+    r"AveragedModel|^update_parameters$|ExponentialMovingAverage|ModelE[mM][aA]V?\d*$|^EMA$"
+)
+_CALLED = re.compile(r"^(on_|__)|hook|callback|_(begin|start|end)$")
 _SHOWS = re.compile(r"print|log|info|debug|write|append|add_scalar|format|postfix|description|update|echo")
 
 
@@ -97,6 +109,84 @@ def _copies(tree: ast.Module) -> Iterator[Line]:
             ):
                 owner = each.func.value
                 yield Line(each.lineno, owner.attr if isinstance(owner, ast.Attribute) else owner.id)
+
+
+@lru_cache(maxsize=8)
+def movers_never_called(files: tuple[str, ...]) -> tuple[str, Line] | None:
+    """Return the file, the line and the name of a function that moves the weights of a copy after those of another model, where nothing calls it and nothing else does the same; None without.
+
+    Methods that a library calls are left alone: those of classes with a base of its own, and those whose names say when they are called.
+    """
+    trees = {file: syntax_of(file) for file in files}
+    nodes = {file: list(ast.walk(tree)) for file, tree in trees.items()}
+    if any(_AVERAGES.search(last_name(each)) for tree in nodes.values() for each in tree):
+        return None
+    loops = [
+        (file, each)
+        for file, tree in nodes.items()
+        for each in tree
+        if _moves_weights(each) or _copies_state(each, trees[file])
+    ]
+    read = {name for tree in nodes.values() for each in tree if (name := _referred(each))}
+    movers = [(file, _function_around(trees[file], loop)) for file, loop in loops]
+    idle = [(file, each) for file, each in movers if each is not None and each.name not in read]
+    if not idle or len(idle) < len(movers):
+        return None
+    file, function = idle[0]
+    return file, Line(function.lineno, function.name)
+
+
+def _moves_weights(node: ast.AST) -> bool:
+    """Return whether a node is a loop over the weights of two models that writes to one of them, in place.
+
+    >>> loop = "for p, q in zip(a.parameters(), b.parameters()): {}"
+    >>> [_moves_weights(ast.parse(loop.format(text)).body[0]) for text in ("p.data.mul_(m).add_(q)", "p.data = q.data", "total += (p - q).norm()")]
+    [True, True, False]
+    """
+    if (
+        not isinstance(node, ast.For)
+        or not isinstance(node.iter, ast.Call)
+        or last_name(node.iter.func) != "zip"
+    ):
+        return False
+    if sum(bool(_WEIGHTS.search(ast.unparse(each))) for each in node.iter.args) < 2:
+        return False
+    return any(
+        (isinstance(each, ast.Call) and last_name(each.func) in ("mul_", "lerp_", "copy_", "add_"))
+        or (isinstance(each, ast.Attribute) and each.attr == "data" and isinstance(each.ctx, ast.Store))
+        for statement in node.body
+        for each in ast.walk(statement)
+    )
+
+
+def _copies_state(node: ast.AST, tree: ast.Module) -> bool:
+    """Return whether a node loads the state of one model into another one, other than where models are made."""
+    if not isinstance(node, ast.Call) or last_name(node.func) != "load_state_dict":
+        return False
+    scope, loops = around(tree, node.lineno)
+    begins = isinstance(scope, ast.Module) or getattr(scope, "name", "") in ("__init__", "main")
+    return any("state_dict()" in ast.unparse(each) for each in node.args) and bool(loops or not begins)
+
+
+def _referred(node: ast.AST) -> str:
+    """Return the name that a node reads, or has as its text; "" without."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    return last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+
+
+def _function_around(tree: ast.Module, loop: ast.AST) -> ast.FunctionDef | None:
+    """Return the function that a loop stands in, if it is the script's alone to call; None where it is not."""
+    scope = around(tree, getattr(loop, "lineno", 0))[0]
+    if not isinstance(scope, ast.FunctionDef) or _CALLED.search(scope.name):
+        return None
+    owner = next(
+        (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef) and scope in each.body), None
+    )
+    bases = {last_name(each) for each in owner.bases} if owner else set()
+    marks = {last_name(each.func if isinstance(each, ast.Call) else each) for each in scope.decorator_list}
+    known = bases <= {"Module", "object", "ABC"} and marks <= {"no_grad", "inference_mode", "staticmethod"}
+    return scope if known else None
 
 
 @lru_cache(maxsize=64)

@@ -14,6 +14,20 @@ _FITTED = re.compile(
     r"(Standard|MinMax|Robust|MaxAbs)Scaler|(Power|Quantile)Transformer|PCA|Imputer|SelectKBest|TfidfVectorizer|TruncatedSVD"
 )
 _SPLITTERS = ("train_test_split", "random_split")
+_STATISTICS = {
+    "mean",
+    "std",
+    "var",
+    "min",
+    "max",
+    "amin",
+    "amax",
+    "median",
+    "quantile",
+    "percentile",
+    "std_mean",
+    "var_mean",
+}
 _PART = re.compile(r"train|(^|_)tr(_|$)", re.IGNORECASE)
 _SCORED = re.compile(r"test|val(id)?|eval|held|dev", re.IGNORECASE)
 _EDGES = re.compile(r"edge|link|interaction|triple|(^|_)pairs?(_|$)", re.IGNORECASE)
@@ -90,8 +104,9 @@ def _fitted_in(body: list[ast.stmt], tree: ast.Module) -> LateSplit | None:
             isinstance(given, ast.Call | ast.Attribute | ast.Subscript) and _is_whole(given, parts)
         )
         if made_by and whole and given is not None:
-            names = names_set_by(statement) or names_in(given)
-            split = _split_of(names, body[place + 1 :], parts)
+            applied = names_set_by(statement) if ".fit_transform(" in ast.unparse(statement) else set()
+            names = applied or names_in(given)
+            split = _split_of(names, body[place + 1 :], parts, _lists_of_parts(body))
             if split:
                 return LateSplit(statement.lineno, made_by, split)
         if isinstance(statement, ast.Assign) and _takes_part(statement.value):
@@ -104,9 +119,7 @@ def _fits(statement: ast.stmt, tree: ast.Module) -> tuple[str, ast.expr | None] 
     for call in (each for each in ast.walk(statement) if isinstance(each, ast.Call)):
         if not isinstance(call.func, ast.Attribute) or not call.args:
             continue
-        if call.func.attr != "fit_transform" and not (
-            call.func.attr == "fit" and isinstance(statement, ast.Expr)
-        ):
+        if call.func.attr not in ("fit_transform", "fit"):
             continue
         kind = _class_of(call.func.value, tree)
         if kind:
@@ -125,7 +138,21 @@ def _class_of(value: ast.expr, tree: ast.Module) -> str:
         ]
         text = made[0] if made else ""
     match = _FITTED.search(text)
-    return match.group(0) if match else ""
+    if match:
+        return match.group(0)
+    own = re.match(r"(\w+)\(", text)
+    return own.group(1) if own and _learns_scale(own.group(1), tree) else ""
+
+
+def _learns_scale(name: str, tree: ast.Module) -> bool:
+    """Return whether a class of the script has a method `fit` that takes statistics of what it is given, and one that applies them."""
+    classes = (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef) and each.name == name)
+    methods = {e.name: e for each in classes for e in each.body if isinstance(e, ast.FunctionDef)}
+    fit = methods.get("fit")
+    taken = {last_name(e.func) for e in ast.walk(fit) if isinstance(e, ast.Call)} if fit else set()
+    return bool(taken & _STATISTICS) and bool(
+        methods.keys() & {"transform", "__call__", "scale", "apply", "encode"}
+    )
 
 
 def _is_whole(value: ast.expr, parts: set[str]) -> bool:
@@ -163,11 +190,20 @@ def _splits(node: ast.AST) -> bool:
     return name in _SPLITTERS
 
 
-def _split_of(names: set[str], after: list[ast.stmt], parts: set[str]) -> int:
+def _split_of(
+    names: set[str], after: list[ast.stmt], parts: set[str], lists: frozenset[str] = frozenset()
+) -> int:
     """Return the line that sets aside some rows of what has these names, or of what is made of it; 0 where none does."""
     names = set(names) - parts
     fronts: dict[str, tuple[str, int]] = {}
+    indices: dict[str, set[str]] = {}
+    numbers = set(parts)
     for statement in after:
+        if _gives_parts(statement, names):
+            return statement.lineno
+        if isinstance(statement, ast.Assign) and _takes_part(statement.value):
+            numbers |= names_set_by(statement) - names
+        each_part = _names_of_each(statement, lists)
         # the front of an array before its back
         for node in sorted(_expressions(statement), key=lambda each: getattr(each, "col_offset", 0)):
             if isinstance(node, ast.Call) and _given(node) & names:
@@ -180,6 +216,12 @@ def _split_of(names: set[str], after: list[ast.stmt], parts: set[str]) -> int:
                 if name in _SPLITTERS or folds:
                     return int(node.lineno)
             taken = _bounds(node)
+            if isinstance(node, ast.Subscript) and names_in(node.value) & names:
+                index = _index_of_part(node, numbers)
+                taken_by = indices.setdefault(ast.unparse(node.value), set())
+                taken_by |= {index} - {""}
+                if len(taken_by) > 1 or names_in(node.slice) & each_part:
+                    return int(node.lineno)
             if isinstance(node, ast.Subscript) and taken is not None and names_in(node.value) & names:
                 bound = ast.unparse(
                     taken.upper if taken.lower is None and taken.upper is not None else taken.lower or taken
@@ -199,6 +241,48 @@ def _split_of(names: set[str], after: list[ast.stmt], parts: set[str]) -> int:
         ):
             names |= names_set_by(statement)
     return 0
+
+
+def _gives_parts(statement: ast.stmt, names: set[str]) -> bool:
+    r"""Return whether a statement calls something that makes of an array what is trained on and what is scored, by what the results are called.
+
+    >>> [_gives_parts(ast.parse(text).body[0], {"x"}) for text in ("train, valid = halves(x)", "train, valid = halves(y)", "a, b = halves(x)")]
+    [True, False, False]
+    """
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return False
+    target = statement.targets[0]
+    parts = [ast.unparse(each) for each in target.elts] if isinstance(target, ast.Tuple) else []
+    given = {each.id for each in statement.value.args if isinstance(each, ast.Name)}
+    return bool(given & names) and any(map(_PART.search, parts)) and any(map(_SCORED.search, parts))
+
+
+def _index_of_part(node: ast.Subscript, parts: set[str]) -> str:
+    """Return what takes some rows of an array by their numbers, where these are a part of all; "" where they are not."""
+    first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+    some = isinstance(first, ast.Name) and first.id in parts
+    return ast.unparse(first) if some or _is_slice_of_rows(first) else ""
+
+
+def _lists_of_parts(body: list[ast.stmt]) -> frozenset[str]:
+    """Return the names of lists of several parts of one array, as they are written out."""
+    return frozenset(
+        name
+        for each in body
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Tuple | ast.List)
+        if sum(map(_is_slice_of_rows, each.value.elts)) > 1 and len(names_set_by(each)) == 1
+        for name in names_set_by(each)
+    )
+
+
+def _names_of_each(statement: ast.stmt, lists: frozenset[str]) -> set[str]:
+    """Return the names under which a statement has each of several parts in turn."""
+    loops = [each for each in ast.walk(statement) if isinstance(each, ast.comprehension | ast.For)]
+    return {
+        each.target.id
+        for each in loops
+        if isinstance(each.target, ast.Name) and isinstance(each.iter, ast.Name) and each.iter.id in lists
+    }
 
 
 def _begins_near(bound: str, base: str, fronts: dict[str, tuple[str, int]]) -> int:
@@ -285,9 +369,21 @@ def _graph_in(body: list[ast.stmt]) -> LateSplit | None:
         if (
             whole
             and not _splits(call)
+            and not _also_of_part(made, body)
             and any(_GRAPH.search(each) for each in (*targets, made))
             and not targets & whole
         ):
             name = min(whole)
             return LateSplit(statement.lineno, name, split[name])
     return None
+
+
+def _also_of_part(made: str, body: list[ast.stmt]) -> bool:
+    """Return whether a scope makes the same of the part that is trained on, so that the whole has another use."""
+    return any(
+        isinstance(each, ast.Call)
+        and ast.unparse(each.func) == made
+        and any(isinstance(given, ast.Name) and _PART.search(given.id) for given in each.args)
+        for statement in body
+        for each in _expressions(statement)
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.source.script_syntax import own_nodes, syntax_of
+from snugfit.doctor.observe.source.script_syntax import Loop, last_name, names_in, own_nodes, syntax_of
 
 _DONE = re.compile(
     r"(^|_)(done|dones|terminal|terminals|terminated|not_?done|non_?final|mask|masks)(_|$)", re.IGNORECASE
@@ -15,6 +16,9 @@ _DONE = re.compile(
 _FLAG = re.compile(r"(^|_)(done|dones|terminal|terminals|terminated)(_|$)", re.IGNORECASE)
 _DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
 _LOSS = re.compile(r"loss|criterion|backward")
+_MANY = re.compile(r"(^|_)(dones|terminals|terminated|masks|not_?dones)(_|$)", re.IGNORECASE)
+_STORES = ("append", "add", "push", "store", "remember", "put", "insert", "extend")
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Unread(NamedTuple):
@@ -58,6 +62,113 @@ def flags_left_out(file: str) -> Unread | None:
         if bootstrap and flags and not [name for name in read if name not in sources]:
             return Unread(bootstrap, min(flags))
     return None
+
+
+@lru_cache(maxsize=64)
+def returns_over_ends(file: str) -> Unread | None:
+    """Return the line that adds to each reward the discounted sum of those behind it, where flags of ends were kept beside the rewards and nothing reads them; None without.
+
+    Where the loop that keeps rewards ends with its episode, all of them are of one.
+    """
+    tree = syntax_of(file)
+    if any(isinstance(each, Loop) and _ends_with_episode(each) for each in ast.walk(tree)):
+        return None
+    unread_list = next(_unread_lists(tree), "")
+    for scope in ast.walk(tree):
+        if not isinstance(scope, _Function | ast.Module):
+            continue
+        for loop in (each for each in own_nodes(scope) if isinstance(each, Loop)):
+            recursion = next((each for each in ast.walk(loop) if _goes_on(each)), None)
+            inside = [part for statement in loop.body for part in ast.walk(statement)]
+            if recursion is None or any(_DONE.search(_read_name(each)) for each in inside):
+                continue
+            name = _unread_of_loop(loop) or _unread_argument(scope) or unread_list
+            if name:
+                return Unread(int(getattr(recursion, "lineno", 0)), name)
+    return None
+
+
+def _goes_on(node: ast.AST) -> bool:
+    r"""Return whether a statement adds to something its own discounted value, as sums of rewards are made from the last one on.
+
+    >>> [_goes_on(ast.parse(text).body[0]) for text in ("total = r + gamma * total", "total = r + gamma * total * (1 - d)", "t = r + gamma * q")]
+    [True, False, False]
+    """
+    if not isinstance(node, ast.Assign) or not any(map(_is_bootstrap, ast.walk(node.value))):
+        return False
+    last = node.targets[-1]
+    return isinstance(last, ast.Name) and last.id in names_in(node.value)
+
+
+def _ends_with_episode(loop: Loop) -> bool:
+    """Return whether a loop that keeps rewards ends where an episode does."""
+    calls = [each for each in ast.walk(loop) if isinstance(each, ast.Call)]
+    keeps = any(last_name(each.func) in _STORES and "rew" in ast.unparse(each).lower() for each in calls)
+    if not keeps:
+        return False
+    if isinstance(loop, ast.While) and any(_FLAG.search(_read_name(each)) for each in ast.walk(loop.test)):
+        return True
+    return any(
+        isinstance(each, ast.If)
+        and any(_FLAG.search(_read_name(part)) for part in ast.walk(each.test))
+        and any(
+            isinstance(part, ast.Break | ast.Return)
+            for statement in each.body
+            for part in ast.walk(statement)
+        )
+        for each in ast.walk(loop)
+    )
+
+
+def _unread_of_loop(loop: Loop) -> str:
+    """Return the name under which a loop over flags has each, if nothing in it reads that; "" without."""
+    if not isinstance(loop, ast.For):
+        return ""
+    over = loop.iter.args if isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "zip" else []
+    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
+    read = {name for statement in loop.body for each in ast.walk(statement) if (name := _read_name(each))}
+    for target, values in zip(targets, over, strict=False):
+        flags = any(_DONE.search(_read_name(each)) for each in ast.walk(values))
+        if flags and isinstance(target, ast.Name) and target.id not in read and not target.id.startswith("_"):
+            return target.id
+    return ""
+
+
+def _unread_argument(scope: ast.AST) -> str:
+    """Return the argument of a function that holds flags and that nothing in it reads; "" without."""
+    if not isinstance(scope, _Function):
+        return ""
+    read = {_read_name(each) for statement in scope.body for each in ast.walk(statement)}
+    given = [each.arg for each in (*scope.args.args, *scope.args.kwonlyargs)]
+    return next((name for name in given if _DONE.search(name) and name not in read), "")
+
+
+def _unread_lists(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of flags of many steps that a function, or the module, fills and never reads."""
+    for scope in ast.walk(tree):
+        if not isinstance(scope, _Function | ast.Module):
+            continue
+        body = own_nodes(scope)
+        filled = {
+            id(each.func.value): each.func.value.id
+            for each in body
+            if isinstance(each, ast.Call)
+            and isinstance(each.func, ast.Attribute)
+            and each.func.attr in _STORES
+            and isinstance(each.func.value, ast.Name)
+        } | {
+            id(each.value): each.value.id
+            for each in body
+            if isinstance(each, ast.Subscript)
+            and isinstance(each.ctx, ast.Store)
+            and isinstance(each.value, ast.Name)
+        }
+        read = {
+            each.id
+            for each in ast.walk(scope)
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and id(each) not in filled
+        }
+        yield from (name for name in filled.values() if _MANY.search(name) and name not in read)
 
 
 def _field_of_flags(tree: ast.AST) -> str:

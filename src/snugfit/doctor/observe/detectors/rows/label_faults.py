@@ -131,9 +131,17 @@ def unknown_label(log: Log) -> list[Finding]:
 
 
 def unused_class(log: Log) -> list[Finding]:
-    """Detect that the first class is never a label, and each of the others often: they are counted from 1."""
+    """Detect that the first class is never a label, and each of the others often: they are counted from 1.
+
+    Where rows have many labels, in one line too, these are tokens or pixels, whose first class may be padding, or the rest, that no row here has.
+    """
     calls: dict[tuple[str, int], list[Loss]] = {}
-    for loss in log.of(Loss):
+    rows = 0
+    for loss in log.events:
+        if isinstance(loss, Forward) and loss.grad:
+            rows = loss.rows
+        if not isinstance(loss, Loss) or (rows and loss.counted + loss.ignored > rows):
+            continue
         if loss.grad and loss.labels and loss.classes >= LEAST_CLASSES and not loss.tokens:
             calls.setdefault((loss.at, loss.classes), []).append(loss)
     for (at, classes), losses in calls.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 
@@ -20,9 +21,13 @@ from snugfit.doctor.observe.events.state_events import (
     Save,
     StateRestore,
 )
+from snugfit.doctor.observe.source.trails import Trails, place_of
 
 LEAST_STEPS = 3
 _AVERAGE = re.compile(r"(^|_)(ema|swa|avg|shadow)(_|$)|averag|smoothed", re.IGNORECASE)
+_MAKES_AVERAGE = re.compile(r"ema|swa|avg|averag|shadow|smooth|copy|Mean", re.IGNORECASE)
+LEAST_UPDATES, FAR_BEHIND, AT_THE_END = 50, 0.05, 0.8
+"""An average whose memory is ten times as long as the run has gone less than a twentieth of the way."""
 NEXT_TO = 0.25
 """Part of the last update: with a decay of d an average lies d / (1 - d) updates behind those that go one way, so less than a fifth of it is kept."""
 BACK = 0.5
@@ -194,6 +199,47 @@ def average_follows(log: Log) -> list[Finding]:
                 )
             ]
     return []
+
+
+def average_far_behind(log: Log) -> list[Finding]:
+    """Detect an average that is still next to the first weights when the training is over: its memory is many times as long as the run."""
+    if not log.whole or log.updates < LEAST_UPDATES:
+        return []
+    seen: dict[int, list[Forward]] = {}
+    for place, event in enumerate(log.events):
+        if isinstance(event, Forward) and event.way > -1 and is_scored(log.events, place):
+            seen.setdefault(event.module, []).append(event)
+    for passes in seen.values():
+        updates, states = {each.update for each in passes}, {each.weights for each in passes}
+        last = passes[-1]
+        # what is scored in nearly every update gives targets, as a network does that follows slowly on purpose
+        rarely = 2 * len(updates) <= log.updates and last.update >= AT_THE_END * log.updates
+        if len(updates) > 1 and len(states) > 1 and rarely and last.way < FAR_BEHIND:
+            return [
+                Finding(
+                    "average_stands_still",
+                    Certainty.LIKELY,
+                    f"An average that is scored has gone {max(last.way, 0.0):.1%} of the way that the model has gone in {log.updates} updates: "
+                    "its decay is that of a run many times as long, and it is still what the model began with.",
+                    _made_at(log, last.at),
+                    (f"scored before {len(updates)} different updates, at {last.at}",),
+                    "decay = min(0.999, (1 + updates) / (10 + updates))   # or one whose 1 / (1 - decay) is a tenth of the updates",
+                )
+            ]
+    return []
+
+
+def _made_at(log: Log, scored_at: str) -> str:
+    """Return the line that makes the average which is scored at a line; that one where the source does not show it."""
+    place = place_of(scored_at, log.sources)
+    shown = {file: name for name, file in log.sources.items()}
+    for step in Trails(log.sources.values()).back(*place, wide=True) if place else ():
+        made = step.statement
+        if not isinstance(made, ast.Assign) or not isinstance(made.targets[0], ast.Name):
+            continue  # what a class makes of its own parts is made where the class is
+        if isinstance(made.value, ast.Call) and _MAKES_AVERAGE.search(ast.unparse(made)):
+            return f"{shown[step.file]}:{step.line}"
+    return scored_at
 
 
 def average_left_in(log: Log) -> list[Finding]:
@@ -470,6 +516,7 @@ DETECTORS = (
     pickle,
     averaged_not_saved,
     average_stands_still,
+    average_far_behind,
     average_never_moves,
     average_by_name,
     average_follows,

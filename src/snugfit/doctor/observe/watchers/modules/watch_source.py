@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from snugfit.doctor.observe.events.run_events import (
     CopyUnmoved,
@@ -17,15 +18,18 @@ from snugfit.doctor.observe.events.run_events import (
 from snugfit.doctor.observe.recording.own_source import line_that_draws_apart, own_files, sets_rate_of_zero
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import shown
+from snugfit.doctor.observe.source.batch_means import quotients_of_batches
 from snugfit.doctor.observe.source.idle_lines import (
     copies_under_a_count,
+    movers_never_called,
     rate_that_is_only_shown,
     reference_that_learns,
 )
 from snugfit.doctor.observe.source.late_splits import fitted_before_split, graph_of_all_edges, refitted
 from snugfit.doctor.observe.source.lost_terms import lost_terms
 from snugfit.doctor.observe.source.score_sums import wrong_sums
-from snugfit.doctor.observe.source.unread_flags import flags_left_out
+from snugfit.doctor.observe.source.selection_by_test import selection_by_test
+from snugfit.doctor.observe.source.unread_flags import flags_left_out, returns_over_ends
 
 
 def look_at_source(recorder: Recorder) -> None:
@@ -40,40 +44,78 @@ def look_at_source(recorder: Recorder) -> None:
     apart = line_that_draws_apart()
     if apart is not None:
         recorder.add(DrawnApart(apart[0], update, apart[1], apart[2]))
+    idle = movers_never_called(tuple(own_files()))
+    if idle is not None:
+        file, mover = idle
+        what = f"`{mover.name}` moves the weights of a copy after those of the model, and nothing calls it: the copy stays as it began."
+        fix = f"{mover.name}()   # after each optimizer.step()"
+        recorder.add(Fault(f"{shown(file)}:{mover.line}", update, "average_stands_still", what, fix))
     for file in own_files():
-        for lost in lost_terms(file):
-            recorder.add(LossLost(f"{shown(file)}:{lost.line}", update, lost.name, lost.each_pass))
-        rate = rate_that_is_only_shown(file)
-        if rate is not None:
-            recorder.add(RateUnused(f"{shown(file)}:{rate.line}", update, rate.name))
-        for each in wrong_sums(file):
-            at = f"{shown(file)}:{each.line}"
-            recorder.add(ScoreSum(at, update, each.name, each.first, each.last, each.way))
-        flags = flags_left_out(file)
-        if flags is not None:
-            what = (
-                f"The value of the next state is added to the reward of each step, also of the last one of an episode: `{flags.name}` is set and never read, "
-                "and values grow by what comes after an end."
-            )
-            fix = f"targets = rewards + gamma * next_values * (1 - {flags.name}.float())"
-            recorder.add(Fault(f"{shown(file)}:{flags.line}", update, "ends_left_out", what, fix))
-        reference = reference_that_learns(file)
-        if reference is not None:
-            what = f"`{reference.name}` is one model under two names: it is compared with itself, and moves as it learns."
-            fix = f"{reference.name.partition(' = ')[0]} = copy.deepcopy({reference.name.rpartition(' ')[2]}).eval().requires_grad_(False)"
-            at = f"{shown(file)}:{reference.line}"
-            recorder.add(Fault(at, update, "best_not_copied", what, fix))
-        for copy in copies_under_a_count(file):
-            recorder.add(CopyUnmoved(f"{shown(file)}:{copy.line}", update, copy.name))
-        fitted, graph = fitted_before_split(file), graph_of_all_edges(file)
-        again = refitted(file)
-        if again is not None:
-            what = f"`{again.made_by}` is fitted anew to rows that are scored: they are scaled by their own statistics, not by those of the training."
-            fix = f"test = {again.made_by}.transform(test)"
-            recorder.add(Fault(f"{shown(file)}:{again.line}", update, "other_statistics", what, fix))
-        if fitted is not None:
-            split_at = f"{shown(file)}:{fitted.split}"
-            recorder.add(FittedToAll(f"{shown(file)}:{fitted.line}", update, fitted.made_by, split_at))
-        if graph is not None:
-            split_at = f"{shown(file)}:{graph.split}"
-            recorder.add(GraphOfAllEdges(f"{shown(file)}:{graph.line}", update, graph.made_by, split_at))
+        _look_at_file(recorder, file)
+        for line, pitfall, what, fix in _faults_of(file):
+            recorder.add(Fault(f"{shown(file)}:{line}", update, pitfall, what, fix))
+
+
+def _look_at_file(recorder: Recorder, file: str) -> None:
+    """Note what a file does that is a fault only by what is seen of the training too."""
+    update = recorder.log.updates
+    for lost in lost_terms(file):
+        recorder.add(LossLost(f"{shown(file)}:{lost.line}", update, lost.name, lost.each_pass))
+    rate = rate_that_is_only_shown(file)
+    if rate is not None:
+        recorder.add(RateUnused(f"{shown(file)}:{rate.line}", update, rate.name))
+    for each in wrong_sums(file):
+        at = f"{shown(file)}:{each.line}"
+        recorder.add(ScoreSum(at, update, each.name, each.first, each.last, each.way))
+    for copy in copies_under_a_count(file):
+        recorder.add(CopyUnmoved(f"{shown(file)}:{copy.line}", update, copy.name))
+    fitted, graph = fitted_before_split(file), graph_of_all_edges(file)
+    if fitted is not None:
+        split_at = f"{shown(file)}:{fitted.split}"
+        recorder.add(FittedToAll(f"{shown(file)}:{fitted.line}", update, fitted.made_by, split_at))
+    if graph is not None:
+        split_at = f"{shown(file)}:{graph.split}"
+        recorder.add(GraphOfAllEdges(f"{shown(file)}:{graph.line}", update, graph.made_by, split_at))
+
+
+def _faults_of(file: str) -> Iterator[tuple[int, str, str, str]]:
+    """Yield the lines of a file that are faults as they stand: each with the pitfall, what it does, and the fix."""
+    flags, ends = flags_left_out(file), returns_over_ends(file)
+    if flags is not None:
+        what = (
+            f"The value of the next state is added to the reward of each step, also of the last one of an episode: `{flags.name}` is set and never read, "
+            "and values grow by what comes after an end."
+        )
+        fix = f"targets = rewards + gamma * next_values * (1 - {flags.name}.float())"
+        yield flags.line, "ends_left_out", what, fix
+    if ends is not None:
+        what = (
+            f"Each reward is given the discounted sum of all behind it, also of those of the episodes after its own: `{ends.name}` is kept and "
+            "never read."
+        )
+        fix = "total = reward + gamma * total * (1 - done)   # nothing of what comes after an end"
+        yield ends.line, "ends_left_out", what, fix
+    quotient, choice = quotients_of_batches(file), selection_by_test(file)
+    if quotient is not None:
+        what = (
+            f"`{quotient.name}` of each batch, at line {quotient.line}, is averaged: it is a quotient over all rows, and the mean of such quotients "
+            "is another number."
+        )
+        fix = "predictions.append(predicted); targets.append(target)   # or the counts, summed up\nscore = f(torch.cat(predictions), torch.cat(targets))"
+        yield quotient.averaged, "batch_mean_scores", what, fix
+    if choice is not None:
+        what = (
+            f"What is kept, or waited for, is chosen by `{choice.name}`, while a validation is scored beside it: that score says how well the choice "
+            "suits the test."
+        )
+        fix = f"if val_score > best:   # as scored at line {choice.validated}\n    best, best_test = val_score, {choice.name}"
+        yield choice.line, "leakage", what, fix
+    reference, again = reference_that_learns(file), refitted(file)
+    if reference is not None:
+        what = f"`{reference.name}` is one model under two names: it is compared with itself, and moves as it learns."
+        fix = f"{reference.name.partition(' = ')[0]} = copy.deepcopy({reference.name.rpartition(' ')[2]}).eval().requires_grad_(False)"
+        yield reference.line, "best_not_copied", what, fix
+    if again is not None:
+        what = f"`{again.made_by}` is fitted anew to rows that are scored: they are scaled by their own statistics, not by those of the training."
+        fix = f"test = {again.made_by}.transform(test)"
+        yield again.line, "other_statistics", what, fix

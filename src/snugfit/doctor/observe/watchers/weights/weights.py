@@ -16,6 +16,8 @@ WITNESSES = 3
 MOST_ELEMENTS = 4096
 TRAIL = 4
 """So many of the weights of earlier updates are kept, and the first."""
+NEAR = 0.5
+"""An average bends away from the way between two states, and another model's weights lie farther from it than it is long."""
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 
 
@@ -97,6 +99,25 @@ class Weights:
                 steps = [(last, self._before[each]) for each, last in left.items() if each in self._before]
                 moves = [(_apart(now, last), _apart(last, before)) for last, before in steps]
                 return min((lag / move for lag, move in moves if lag >= 0 and move > 0), default=-1.0)
+        return -1.0
+
+    def way(self, module: nn.Module) -> float:
+        """Return which part of the way from the first weights of the trained model of the same structure to its last ones these have gone.
+
+        -1 where there is no such model, and where they lie apart from that way.
+        """
+        named = {plain_name(name): parameter for name, parameter in module.named_parameters()}
+        for names, left in self._stepped.items():
+            if not all(name in named for name in names):
+                continue
+            now = _joined([named[name].detach().reshape(-1)[:MOST_ELEMENTS] for name in names])
+            for each, last in left.items():
+                first = _joined(self._trail.get((each, names), [last])[0])
+                whole = _joined(last) - first
+                if first.shape == now.shape and bool(whole.any()):
+                    part = float((now - first) @ whole / (whole @ whole))
+                    apart = float((now - first - part * whole).norm() / whole.norm())
+                    return part if apart < NEAR else -1.0
         return -1.0
 
     def backwards(self, module: nn.Module) -> float:

@@ -1,0 +1,93 @@
+"""Low-rank factors that are put beside weights which have learned before, and that are trained together with these."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.doctor.observe.events.run_events import Fault
+from snugfit.doctor.observe.events.state_events import Restore
+from snugfit.doctor.observe.recording.companions import Companion, ModuleOutput
+from snugfit.doctor.observe.recording.recorder import Recorder
+from snugfit.doctor.observe.recording.script_frames import is_own, line_in, own_frames
+from snugfit.doctor.observe.source.bindings import statements_at
+from snugfit.doctor.observe.source.script_syntax import around, syntax_of
+
+MOST_FRAMES = 12
+MOST_PARAMETERS = 8
+"""A layer with its adapters has few; a whole model has more."""
+
+
+class AdapterWatch(Companion):
+    """A watcher of layers with two factors whose product is 0 at first, as adapters are begun, and of the weights beside them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._done = False
+
+    def ended(self, given: ModuleOutput) -> None:
+        """Note weights below fresh adapters that an optimizer trains with them, and that another one, or a checkpoint, has brought there."""
+        if self._done or given.outermost or not torch.is_grad_enabled():
+            return
+        parameters = list(itertools.islice(given.module.parameters(), MOST_PARAMETERS + 1))
+        if not 2 < len(parameters) <= MOST_PARAMETERS:
+            return
+        for whole, factors in _adapted([each for each in parameters if each.dim() == 2]):
+            at = self._trained_with(whole, factors)
+            if at:
+                self._done = True
+                what = (
+                    f"Two factors of {tuple(map(tuple, (each.shape for each in factors)))}, whose product is 0 as adapters begin, are trained together with the weights of "
+                    f"{tuple(whole.shape)} beside them, which have learned before: nothing is frozen below the adapters."
+                )
+                fix = "model.requires_grad_(False)   # before the adapters are put in\nfor name, each in model.named_parameters():\n    each.requires_grad_('lora_' in name)"
+                self._recorder.add(Fault(at, self._recorder.log.updates, "not_frozen", what, fix))
+
+    def _trained_with(self, whole: nn.Parameter, factors: tuple[Tensor, Tensor]) -> str:
+        """Return where the optimizer was made that has weights and their factors, if the weights learned before these were there; "" without."""
+        recorder = self._recorder
+        number, others = recorder.number(whole), {recorder.number(each) for each in factors}
+        owners = [each for each in recorder.optimizers.values() if number in each.parameters]
+        both = next((each for each in owners if others <= set(each.parameters)), None)
+        alone = [each for each in owners if not others & set(each.parameters)]
+        learned = (recorder.log.updates and alone) or any(isinstance(e, Restore) for e in recorder.log.events)
+        return _given_at(both.at) if both is not None and learned and whole.requires_grad else ""
+
+
+def _given_at(made_at: str) -> str:
+    """Return the line that gives an optimizer its parameters: where it is made, or where the function is called now that makes it of what it is given."""
+    line = int(made_at.rpartition(":")[2] or 0)
+    for frame in own_frames(MOST_FRAMES):
+        file, function = frame.f_code.co_filename, frame.f_code.co_name
+        if line_in(frame, line) != made_at:
+            continue
+        statements = statements_at(syntax_of(file), line)
+        if any("parameters()" in ast.unparse(each) for each in statements):
+            return made_at
+        scope = around(syntax_of(file), line)[0]
+        caller = frame.f_back
+        if (
+            caller is not None
+            and function == getattr(scope, "name", "")
+            and is_own(caller.f_code.co_filename)
+        ):
+            return line_in(caller, caller.f_lineno)
+    return made_at
+
+
+def _adapted(matrices: list[nn.Parameter]) -> Iterator[tuple[nn.Parameter, tuple[Tensor, Tensor]]]:
+    """Yield a matrix and two thinner ones whose product has its shape, or a part of its rows, and of which one is all zeros."""
+    for whole, first, second in itertools.permutations(matrices, 3):
+        rows, columns = whole.shape
+        for one, other in itertools.product((first, first.T), (second, second.T)):
+            rank = one.shape[1]
+            fits = other.shape == (rank, columns) and rows % len(one) == 0
+            if fits and 0 < 2 * rank <= min(len(one), columns):
+                zeros = [not bool(each.detach().any()) for each in (first, second)]
+                if zeros[0] is not zeros[1]:
+                    yield whole, (first, second)
+                break

@@ -1,0 +1,329 @@
+"""What the training may not know: rows that are set aside, the score of the test, rewards of later episodes; each beside what looks alike and is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.doctor.test_rows_signs_places import told
+
+pytestmark = pytest.mark.slow
+
+LEARNS = """
+net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+def learn(x, y):
+    net.train()
+    loss = F.mse_loss(net(x).squeeze(1), y)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    return loss.item()
+@torch.no_grad()
+def score(x, y):
+    net.eval()
+    return F.mse_loss(net(x).squeeze(1), y).item()
+"""
+
+TABLE = (
+    """
+class Scale:
+    def fit(self, rows):
+        self.middle, self.width = rows.mean(0), rows.std(0)
+        return self
+    def transform(self, rows):
+        return (rows - self.middle) / self.width
+class Range:
+    def fit(self, rows):
+        self.low, self.high = rows.min(axis=0), rows.max(axis=0)
+    def __call__(self, rows):
+        return (rows - self.low) / (self.high - self.low)
+def halves(rows, y, n=160):
+    return rows[:n], y[:n], rows[n:], y[n:]
+rng = np.random.default_rng(0)
+rows = rng.normal(size=(240, 6)) * 3 + 1
+y = rows.sum(1) / 6
+order = rng.permutation(240)
+"""
+    + LEARNS
+)
+GOES = """
+def floats(values): return torch.as_tensor(np.asarray(values), dtype=torch.float32)
+for epoch in range(8):
+    learn(floats(x_train), floats(y_train))
+print(score(floats(x_test), floats(y_test)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("scaled", "pitfall"),
+    [
+        ("s = Scale().fit(rows)  # cause\nparts = order[:160], order[160:]\n(x_train, y_train), (x_test, y_test) = [(s.transform(rows[p]), y[p]) for p in parts]", "leakage"),
+        ("s = Range()\ns.fit(rows)  # cause\nx = s(rows)\nx_train, y_train, x_test, y_test = halves(rows, y)", "leakage"),
+        ("from sklearn.preprocessing import StandardScaler\ns = StandardScaler().fit(rows)  # cause\nfront, back = order[:160], order[160:]\nx_train, y_train, x_test, y_test = s.transform(rows[front]), y[front], s.transform(rows[back]), y[back]", "leakage"),
+        ("s = Scale()\ns = s.fit(rows)  # cause\nx_train, x_test = s.transform(rows[order[:160]]), s.transform(rows[order[160:]])\ny_train, y_test = y[order[:160]], y[order[160:]]", "leakage"),
+        ("front, back = order[:160], order[160:]\ns = Scale().fit(rows[front])\nx_train, y_train, x_test, y_test = s.transform(rows[front]), y[front], s.transform(rows[back]), y[back]", ""),
+        ("x_train, y_train, x_test, y_test = halves(rows, y)\ns = Range()\ns.fit(x_train)\nx_train, x_test = s(x_train), s(x_test)", ""),
+        # all of these rows are trained on; those that are scored were made by themselves
+        ("s = Scale().fit(rows)\nx_train, y_train = s.transform(rows), y\nx_test = rng.normal(size=(80, 6)) * 3 + 1\nx_test, y_test = s.transform(x_test), x_test.sum(1) / 6", ""),
+    ],
+)  # fmt: skip
+def test_a_scaler_of_ones_own_knows_the_training_alone(tmp_path: Path, scaled: str, pitfall: str) -> None:
+    told(tmp_path, TABLE + scaled + GOES, pitfall)
+
+
+GRAPH = """
+def parted(links, n=60):
+    order = torch.randperm(links.shape[1])
+    return links[:, order[n:]], links[:, order[:n]]
+def adjacency(links, nodes):
+    whole = torch.eye(nodes)
+    whole[links[0], links[1]] = whole[links[1], links[0]] = 1.0
+    return whole / whole.sum(1, keepdim=True)
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 16), nn.Linear(16, 8)
+    def forward(self, x, adj, pairs):
+        h = adj @ self.two(F.relu(adj @ self.one(x)))
+        return (h[pairs[0]] * h[pairs[1]]).sum(1)
+x, links = torch.randn(50, 8), torch.randint(0, 50, (2, 300))
+{graph}
+model = Both()
+optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+for epoch in range(12):
+    others = torch.randint(0, 50, (2, 100))
+    scores = torch.cat([model(x, adj, train_links), model(x, adj, others)])
+    truth = torch.cat([torch.ones(train_links.shape[1]), torch.zeros(100)])
+    loss = F.binary_cross_entropy_with_logits(scores, truth)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+model.eval()
+with torch.no_grad():
+    print((model(x, {last}, test_links) > 0).float().mean())
+"""
+
+
+@pytest.mark.parametrize(
+    ("graph", "last", "pitfall"),
+    [
+        ("train_links, test_links = parted(links)\nadj = adjacency(links, 50)  # cause", "adj", "leakage"),
+        ("adj = adjacency(links, 50)  # cause\nheld = parted(links)\ntrain_links, test_links = held\nargs = links[:, :240], links[:, 240:]", "adj", "leakage"),
+        ("graph = adj = adjacency(links, nodes=50)  # cause\ntrain_links, test_links = parted(links, n=80)", "graph", "leakage"),
+        ("train_links, test_links = parted(links)\nadj = adjacency(train_links, 50)", "adj", ""),
+        # the whole is read once the training is over, where nothing is predicted of it
+        ("train_links, test_links = parted(links)\nadj = adjacency(train_links, 50)\nwhole_graph = adjacency(links, 50)\nprint(whole_graph.sum())", "adj", ""),
+    ],
+)  # fmt: skip
+def test_messages_pass_over_the_edges_of_the_training(
+    tmp_path: Path, graph: str, last: str, pitfall: str
+) -> None:
+    told(tmp_path, GRAPH.format(graph=graph, last=last), pitfall)
+
+
+THREE = (
+    LEARNS
+    + """
+x, y = torch.randn(240, 6), torch.randn(240)
+train, valid, test = (x[:160], y[:160]), (x[160:200], y[160:200]), (x[200:], y[200:])
+val_set, test_set = valid, test
+class Stopper:
+    def __init__(self, patience): self.patience, self.least, self.bad = patience, 1e9, 0
+    def step(self, score):
+        self.bad = 0 if score < self.least else self.bad + 1
+        self.least = min(self.least, score)
+        return self.bad >= self.patience
+stopper = Stopper(50)
+best, best_test, kept = 1e9, 1e9, None
+"""
+)
+PLATEAU = "plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=50)\n"
+
+
+@pytest.mark.parametrize(
+    ("epoch", "pitfall"),
+    [
+        ("test_loss = score(*test_set)\n    val_loss = score(*val_set)\n    if test_loss < best:  # cause\n        best, kept = test_loss, copy.deepcopy(net.state_dict())", "leakage"),
+        ("v = score(*val_set)\n    t = score(*test_set)\n    if best > t:  # cause\n        best = t", "leakage"),
+        ("val = score(*val_set)\n    test = score(*test_set)\n    plateau.step(test)  # cause\n    print(val)", "leakage"),
+        ("val = score(*val_set)\n    test = score(*test_set)\n    print(val)\n    if stopper.step(test):  # cause\n        break", "leakage"),
+        ("val_loss = score(*val_set)\n    test_loss = score(*test_set)\n    if val_loss < best:\n        best, best_test = val_loss, test_loss", ""),
+        ("val_loss = score(*val_set)\n    test_loss = score(*test_set)\n    best_test = min(best_test, test_loss)\n    plateau.step(val_loss)", ""),
+        # the best of the test is told beside that of the validation, by which the weights are kept
+        ("val_loss = score(*val_set)\n    test_loss = score(*test_set)\n    if test_loss < best_test:\n        best_test = test_loss\n    if val_loss < best:\n        best, kept = val_loss, copy.deepcopy(net.state_dict())", ""),
+        # there is no other set: the one that is called a test validates
+        ("test_loss = score(*test_set)\n    if test_loss < best:\n        best = test_loss", ""),
+    ],
+)  # fmt: skip
+def test_the_test_chooses_nothing_where_a_validation_is_scored(
+    tmp_path: Path, epoch: str, pitfall: str
+) -> None:
+    text = THREE + (PLATEAU if "plateau" in epoch else "")
+    told(tmp_path, text + "for epoch in range(12):\n    learn(*train)\n    " + epoch + "\n", pitfall)
+
+
+EPISODES = """
+GAMMA = 0.9
+class Line:
+    def reset(self):
+        self.at = torch.randn(8, 4)
+        return self.at
+    def step(self, actions):
+        done = (torch.rand(8) < 0.1).float()
+        reward = (actions == (self.at[:, 0] > 0).long()).float()
+        self.at = torch.where(done[:, None] > 0, torch.randn(8, 4), self.at + 0.1 * torch.randn(8, 4))
+        return self.at, reward, done
+line, policy = Line(), nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
+optimizer = torch.optim.Adam(policy.parameters(), 1e-3)
+{function}
+state = line.reset()
+for update in range(10):
+    logps, rewards, dones, masks = [], [], [], []
+    for step in range(12):
+        choice = torch.distributions.Categorical(logits=policy(state))
+        action = choice.sample()
+        state, reward, done = line.step(action)
+        logps.append(choice.log_prob(action)); rewards.append(reward); dones.append(done); masks.append(1 - done)
+    {returns}
+    returns = torch.stack(returns)
+    returns = (returns - returns.mean()) / (returns.std() + 1e-5)
+    loss = -(torch.stack(logps) * returns).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+SUMMED = "returns, total = [], torch.zeros(8)\n    for step in reversed(range(12)):\n        total = {}\n        returns.insert(0, total)"
+COLLECTED = """
+def discounted(rewards, {names}, gamma=GAMMA):
+    total, returns = torch.zeros(8), []
+    for step in range(len(rewards) - 1, -1, -1):
+        total = {sum}
+        returns.append(total)
+    return returns[::-1]
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "returns", "pitfall"),
+    [
+        ("", SUMMED.format("rewards[step] + GAMMA * total  # cause"), "ends_left_out"),
+        (COLLECTED.format(names="masks", sum="gamma * total + rewards[step]  # cause"), "returns = discounted(rewards, masks)", "ends_left_out"),
+        ("", "returns, total = [], torch.zeros(8)\n    for reward, is_terminal in zip(reversed(rewards), reversed(dones)):\n        total = reward + GAMMA * total  # cause\n        returns.insert(0, total)", "ends_left_out"),
+        ("", "kept = torch.zeros(12, 8)\n    dones = torch.zeros(12, 8)\n    dones[0] = done\n    " + SUMMED.format("rewards[step] + GAMMA * total  # cause"), "ends_left_out"),
+        ("", SUMMED.format("rewards[step] + GAMMA * total * (1 - dones[step])"), ""),
+        (COLLECTED.format(names="masks", sum="rewards[step] + gamma * total * masks[step]"), "returns = discounted(rewards, masks)", ""),
+        ("", "returns, total = [], torch.zeros(8)\n    for reward, is_terminal in zip(reversed(rewards), reversed(dones)):\n        total = total.masked_fill(is_terminal > 0, 0.0)\n        total = reward + GAMMA * total\n        returns.insert(0, total)", ""),
+    ],
+)  # fmt: skip
+def test_rewards_of_later_episodes_are_not_added(
+    tmp_path: Path, function: str, returns: str, pitfall: str
+) -> None:
+    told(tmp_path, EPISODES.format(function=function, returns=returns), pitfall)
+
+
+ONE_EPISODE = """
+policy = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
+optimizer = torch.optim.Adam(policy.parameters(), 1e-3)
+for update in range(16):
+    state, logps, rewards, dones = torch.randn(4), [], [], []
+    {loop}
+        choice = torch.distributions.Categorical(logits=policy(state))
+        action = choice.sample()
+        rewards.append(float(action == (state[0] > 0)))
+        state, done = torch.randn(4), len(rewards) > 6
+        logps.append(choice.log_prob(action)); dones.append(done)
+        {ends}
+    total, returns = 0.0, []
+    for reward in rewards[::-1]:
+        total = reward + 0.9 * total
+        returns.insert(0, total)
+    returns = torch.tensor(returns)
+    loss = -(torch.stack(logps) * (returns - returns.mean())).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "ends"),
+    [("for step in range(20):", "if done: break"), ("done = False\n    while not done:", "pass")],
+)
+def test_an_episode_of_its_own_has_no_end_within(tmp_path: Path, loop: str, ends: str) -> None:
+    told(
+        tmp_path,
+        ONE_EPISODE.format(loop=loop, ends=ends)
+        .replace("0.9", "gamma")
+        .replace("for update", "gamma = 0.9\nfor update"),
+        "",
+    )
+
+
+COUNTED = """
+from sklearn.metrics import f1_score
+net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+def rows(count):
+    x = torch.randn(count, 6)
+    return TensorDataset(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long())
+train_loader, valid_loader = DataLoader(rows(128), 32, shuffle=True), DataLoader(rows(96), 32)
+def confusion(predicted, wanted):
+    return torch.bincount(3 * wanted + predicted, minlength=9).view(3, 3)
+def mean_iou(counts):
+    hits = counts.diag()
+    return (hits / (counts.sum(0) + counts.sum(1) - hits).clamp(min=1)).mean().item()
+for epoch in range(3):
+    for x, y in train_loader:
+        loss = F.cross_entropy(net(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+    scores, total, seen = [], 0.0, 0
+    counts, guesses, truths = torch.zeros(3, 3), [], []
+    for x, y in valid_loader:
+        with torch.no_grad():
+            guess = net(x).argmax(1)
+        {batch}
+    print({score})  # cause
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch", "score", "pitfall"),
+    [
+        ("scores.append(mean_iou(confusion(guess, y)))", "sum(scores) / len(scores)", "batch_mean_scores"),
+        ("total += f1_score(y, guess, average='macro')", "total / len(valid_loader)", "batch_mean_scores"),
+        ("f = f1_score(y.numpy(), guess.numpy(), average='micro')\n        scores.append(f)", "np.mean(scores)", "batch_mean_scores"),
+        ("total += mean_iou(confusion(guess, y)); seen += 1", "total / seen", "batch_mean_scores"),
+        ("counts += confusion(guess, y)", "mean_iou(counts)", ""),
+        ("guesses.append(guess); truths.append(y)", "f1_score(torch.cat(truths), torch.cat(guesses), average='macro')", ""),
+        ("scores.append(guess.eq(y).float().mean().item())", "np.mean(scores)", ""),
+    ],
+)  # fmt: skip
+def test_a_quotient_over_all_rows_is_no_mean_of_batches(
+    tmp_path: Path, batch: str, score: str, pitfall: str
+) -> None:
+    told(tmp_path, COUNTED.format(batch=batch, score=score), pitfall)
+
+
+TOKENS = """
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.state, self.out = nn.Embedding(6, 16), nn.GRU(16, 16, batch_first=True), nn.Linear(16, 6)
+    def forward(self, tokens):
+        return self.out(self.state(self.words(tokens))[0])
+net = Reader()
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+for update in range(10):
+    text = torch.randint(1, 6, (16, 9))  # 0 is padding, which texts of one length do not need
+    scores = net(text[:, :-1])
+    loss = {loss}
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "pitfall"),
+    [
+        ("F.cross_entropy(scores.reshape(-1, 6), text[:, 1:].reshape(-1))", ""),
+        ("F.nll_loss(scores.flatten(0, 1).log_softmax(-1), text[:, 1:].flatten())", ""),
+        ("F.cross_entropy(scores.mean(1), text[:, 1])  # cause", "unused_class"),
+    ],
+)
+def test_the_first_of_many_labels_of_a_row_may_be_that_of_padding(
+    tmp_path: Path, loss: str, pitfall: str
+) -> None:
+    told(tmp_path, TOKENS.format(loss=loss).replace("range(10)", "range(16)"), pitfall)

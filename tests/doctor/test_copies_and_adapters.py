@@ -1,0 +1,169 @@
+"""What stays as it was while something beside it learns, and what learns though it was to stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.doctor.test_rows_signs_places import told
+
+pytestmark = pytest.mark.slow
+
+
+BELOW = """
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(12, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+    def forward(self, x):
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
+class Low(nn.Module):
+    def __init__(self, base, r=2):
+        super().__init__()
+        self.base, self.scale = base, 2.0
+        self.lora_A = nn.Parameter(torch.randn(r, base.in_features) / 4)
+        self.lora_B = nn.Parameter(torch.zeros(base.out_features, r))
+    def forward(self, x):
+        return self.base(x) + self.scale * (x @ self.lora_A.T @ self.lora_B.T)
+class Beside(nn.Module):
+    def __init__(self, base, r=2):
+        super().__init__()
+        self.base, self.down, self.up = base, nn.Linear(base.in_features, r, bias=False), nn.Linear(r, base.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+class Changed(nn.Module):
+    def __init__(self, rows, columns, r=2):
+        super().__init__()
+        self.left, self.right = nn.Parameter(torch.zeros(rows, r)), nn.Parameter(torch.randn(r, columns) / 4)
+    def forward(self, weight):
+        return weight + self.left @ self.right
+def learn(params, rate=1e-2):
+    optimizer = torch.optim.AdamW(params, rate, weight_decay=0.0)
+    for update in range(10):
+        x = torch.randn(32, 12)
+        loss = F.cross_entropy(net(x), (x[:, 0] > 0).long() + (x[:, 1] > 0).long())
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+net = Two()
+"""
+BEFORE = "learn(net.parameters())\n"
+LOADED = "kept = io.BytesIO(); torch.save(Two().state_dict(), kept); kept.seek(0); net.load_state_dict(torch.load(kept))\n"
+CHOSEN = "chosen = [p for p in net.parameters() if p.requires_grad]  # cause\nlearn(chosen)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "pitfall"),
+    [
+        (BEFORE + "net.second = Low(net.second)\n" + CHOSEN, "not_frozen"),
+        (LOADED + "net.first, net.second = Beside(net.first), Beside(net.second)\nlearn(filter(lambda p: p.requires_grad, net.parameters()))  # cause\n", "not_frozen"),
+        (BEFORE + "torch.nn.utils.parametrize.register_parametrization(net.second, 'weight', Changed(16, 16))\n" + CHOSEN, "not_frozen"),
+        (BEFORE + "net.requires_grad_(False)\nnet.second = Low(net.second)\n" + CHOSEN, ""),
+        # the head is trained with the adapters, as one that is new must be
+        (LOADED + "net.requires_grad_(False)\nnet.second = Beside(net.second)\nnet.head = nn.Linear(16, 3)\n" + CHOSEN, ""),
+        # a way beside the first one, that begins at 0, and is there from the beginning
+        ("net.second = Beside(net.second)\n" + CHOSEN, ""),
+        # what was trained with its adapters goes on
+        ("net.second = Low(net.second)\n" + BEFORE + "learn(net.parameters(), 1e-3)\n", ""),
+    ],
+)  # fmt: skip
+def test_weights_below_fresh_adapters_are_frozen(tmp_path: Path, text: str, pitfall: str) -> None:
+    told(tmp_path, BELOW + text, pitfall)
+
+
+AVERAGED = """
+class Average:
+    def __init__(self, model, decay):
+        self.module, self.decay = copy.deepcopy(model).requires_grad_(False), decay
+    @torch.no_grad()
+    def follow(self, model, updates):
+        decay = self.decay if isinstance(self.decay, float) else self.decay(updates)
+        for mine, other in zip(self.module.parameters(), model.parameters()):
+            mine.mul_(decay).add_(other, alpha=1 - decay)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+    def forward(self, x):
+        return self.head(torch.relu(self.body(x)))
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+rows = torch.randn(96, 8)
+kinds = (rows[:, 0] > 0).long() + (rows[:, 1] > 0).long()
+{average}
+for update in range(100):
+    part = torch.randint(0, 96, (32,))
+    loss = F.cross_entropy(net(rows[part]), kinds[part])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    {follow}
+    if update % 20 == 19:
+        other = torch.randn(64, 8)
+        wanted = (other[:, 0] > 0).long() + (other[:, 1] > 0).long()
+        with torch.no_grad():
+            print({scored}(other).argmax(1).eq(wanted).float().mean())
+"""
+
+
+@pytest.mark.parametrize(
+    ("average", "follow", "scored", "pitfall"),
+    [
+        ("ema = Average(net, 0.9999)  # cause", "ema.follow(net, update)", "ema.module", "average_stands_still"),
+        ("slow = copy.deepcopy(net)  # cause", "with torch.no_grad(): torch._foreach_lerp_(list(slow.parameters()), list(net.parameters()), 0.0002)", "slow", "average_stands_still"),
+        ("from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn\nsmooth = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9998))  # cause\nsmooth.update_parameters(net)", "smooth.update_parameters(net)", "smooth", "average_stands_still"),
+        ("ema = Average(net, 0.95)", "ema.follow(net, update)", "ema.module", ""),
+        ("ema = Average(net, lambda updates: min(0.9999, (1 + updates) / (10 + updates)))", "ema.follow(net, update)", "ema.module", ""),
+        ("from torch.optim.swa_utils import AveragedModel\nmean = AveragedModel(net)", "mean.update_parameters(net)", "mean", ""),
+        # another model, which stays as it is, to be compared with
+        ("rival = Net()", "pass", "rival", ""),
+    ],
+)  # fmt: skip
+def test_an_average_follows_within_its_run(
+    tmp_path: Path, average: str, follow: str, scored: str, pitfall: str
+) -> None:
+    told(tmp_path, AVERAGED.format(average=average, follow=follow, scored=scored), pitfall)
+
+
+KEYS = """
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.m = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)), 0.9
+        self.key = copy.deepcopy(self.query).requires_grad_(False)
+    def forward(self, a, b):
+        q = F.normalize(self.query(a), dim=1)
+        with torch.no_grad():
+            {before}
+            k = F.normalize(self.key(b), dim=1)
+        return F.cross_entropy(q @ k.T / 0.2, torch.arange(len(a)))
+    {method}
+{function}
+pair = Pair()
+optimizer = torch.optim.Adam(pair.query.parameters(), 1e-3)
+for update in range(10):
+    x = torch.randn(32, 8)
+    loss = pair(x + 0.1 * torch.randn(32, 8), x + 0.1 * torch.randn(32, 8))
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    {after}
+"""
+MOVES = "def move(self):  # cause\n        for q, k in zip(self.query.parameters(), self.key.parameters()):\n            k.data.mul_(self.m).add_(q.data, alpha=1 - self.m)"
+FOLLOWS = "@torch.no_grad()\ndef keep_up(one, other, m=0.9):  # cause\n    for mine, his in zip(one.state_dict().values(), other.state_dict().values()):\n        mine.lerp_(his, 1 - m)"
+SYNCS = "def sync(pair):  # cause\n    pair.key.load_state_dict(pair.query.state_dict())"
+
+
+@pytest.mark.parametrize(
+    ("before", "method", "function", "after", "pitfall"),
+    [
+        ("pass", MOVES, "", "pass", "average_stands_still"),
+        ("pass", "", FOLLOWS, "pass", "average_stands_still"),
+        ("pass", "", SYNCS, "pass", "average_stands_still"),
+        ("self.move()", MOVES, "", "pass", ""),
+        ("pass", "", FOLLOWS, "keep_up(pair.key, pair.query)", ""),
+        # of two ways to move a copy one is not taken
+        ("pass", MOVES, SYNCS, "sync(pair)", ""),
+    ],
+)  # fmt: skip
+def test_what_moves_a_copy_is_called(
+    tmp_path: Path, before: str, method: str, function: str, after: str, pitfall: str
+) -> None:
+    text = KEYS.format(before=before, method=method, function=function, after=after)
+    told(tmp_path, text, pitfall)
