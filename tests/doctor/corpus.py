@@ -782,6 +782,7 @@ MENDED_OF_ELEVENTH_HAND = (
     "leaf_vae_1",
     "molecule_gin_1",
     "papers_gat_1",
+    "papers_gat_2",
     "ppo_lander_1",
     "sensor_simclr_1",
     "tide_lstm_2",
@@ -889,7 +890,7 @@ MENDED_OF_TWELFTH_HAND = (
 )
 """Of those, what is found at a marked line since, by checks that were written for its kind."""
 
-AT_THE_LINE_OF_TWELFTH_HAND = ("ctc_morse_1", "ctc_morse_3")
+AT_THE_LINE_OF_TWELFTH_HAND = ("ctc_morse_1", "ctc_morse_3", "lora_notes_1")
 """Those that were found at another line, and are said at a marked one since."""
 
 NEAR_FAULTS_OF_TWELFTH_HAND = (

@@ -327,3 +327,48 @@ def test_the_first_of_many_labels_of_a_row_may_be_that_of_padding(
     tmp_path: Path, loss: str, pitfall: str
 ) -> None:
     told(tmp_path, TOKENS.format(loss=loss).replace("range(10)", "range(16)"), pitfall)
+
+
+NODES = """
+class Nodes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(12, 16), nn.Linear(16, 3)
+    def forward(self, x, adj):
+        return adj @ self.two(torch.relu(adj @ self.one(x)))
+kinds = torch.arange(90) % 3
+x, adj = torch.randn(90, 12), (kinds[:, None] == kinds).float() * (torch.rand(90, 90) < 0.2)
+adj = (adj + torch.eye(90)) / (adj.sum(1, keepdim=True) + 1)
+order = torch.randperm(90)
+idx_train, idx_test = order[:30], order[30:]
+mask = torch.zeros(90).index_fill_(0, idx_train, 1.0)
+def accuracy(scores, wanted):
+    return scores.argmax(1).eq(wanted).float().mean().item()
+net = Nodes()
+optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+for epoch in range(10):
+    out = net(x, adj)
+    {loss}
+    {score}
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    with torch.no_grad():
+        print(accuracy(net(x, adj)[idx_test], kinds[idx_test]))
+"""
+OF_TRAINING = "trained = accuracy(out[idx_train], kinds[idx_train])"
+
+
+@pytest.mark.parametrize(
+    ("loss", "score", "pitfall"),
+    [
+        ("loss = F.cross_entropy(out, kinds)  # cause", OF_TRAINING, "leakage"),
+        ("loss = F.nll_loss(out.log_softmax(1), kinds)  # cause", "trained = (out.max(1).indices[idx_train] == kinds[idx_train]).float().mean()", "leakage"),
+        ("loss = nn.CrossEntropyLoss()(out, kinds)  # cause", "trained = accuracy(out, kinds)", "leakage"),
+        ("loss = F.cross_entropy(out[idx_train], kinds[idx_train])", "trained = accuracy(out, kinds)", ""),
+        ("loss = (F.cross_entropy(out, kinds, reduction='none') * mask).sum() / mask.sum()", OF_TRAINING, ""),
+        ("loss = F.cross_entropy(out, torch.where(mask > 0, kinds, -100))", OF_TRAINING, ""),
+    ],
+)  # fmt: skip
+def test_nodes_that_are_scored_are_not_those_of_the_loss(
+    tmp_path: Path, loss: str, score: str, pitfall: str
+) -> None:
+    told(tmp_path, NODES.format(loss=loss, score=score), pitfall)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.doctor.test_rows_signs_places import told
+from tests.doctor.test_variants import BEGIN, found
 
 pytestmark = pytest.mark.slow
 
@@ -167,3 +168,44 @@ def test_what_moves_a_copy_is_called(
 ) -> None:
     text = KEYS.format(before=before, method=method, function=function, after=after)
     told(tmp_path, text, pitfall)
+
+
+NOTHING = """
+class Low(nn.Module):
+    def __init__(self, r=2):
+        super().__init__()
+        self.base = nn.Linear(12, 3).requires_grad_(False)
+        {first}
+        {second}
+        {then}
+    def forward(self, x):
+        return self.base(x) + x @ self.a.T @ self.b.T
+net = Low()
+optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], 1e-2)
+for update in range(10):
+    x = torch.randn(32, 12)
+    loss = F.cross_entropy(net(x), (x[:, 0] > 0).long())
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+EMPTY, ZEROS = "self.a = nn.Parameter(torch.empty(r, 12))", "self.b = nn.Parameter(torch.zeros(3, r))"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "then", "pitfall"),
+    [
+        (EMPTY, ZEROS, "nn.init.zeros_(self.a)  # cause", "no_gradient"),
+        (EMPTY, ZEROS, "self.a.data.fill_(0.0)  # cause", "no_gradient"),
+        (ZEROS, EMPTY, "nn.init.constant_(self.a, 0)  # cause", "no_gradient"),
+        (EMPTY.replace("empty", "zeros") + "  # cause", ZEROS, "pass", "no_gradient"),
+        (EMPTY, ZEROS, "nn.init.normal_(self.a, std=0.1)", ""),
+        (EMPTY.replace("empty", "randn"), ZEROS.replace("zeros", "empty"), "nn.init.zeros_(self.b)", ""),
+    ],
+)  # fmt: skip
+def test_of_two_factors_that_are_zeros_the_line_is_that_which_fills_one(
+    tmp_path: Path, first: str, second: str, then: str, pitfall: str
+) -> None:
+    text = NOTHING.format(first=first, second=second, then=then)
+    seen = found(tmp_path, text)
+    assert set(seen) == ({pitfall} if pitfall else set())
+    marked = [number for number, line in enumerate((BEGIN + text).splitlines(), 1) if "# cause" in line]
+    assert not pitfall or seen[pitfall].where.endswith(f":{marked[0]}")

@@ -66,6 +66,8 @@ def trained_on_what_is_scored(log: Log) -> list[Finding]:
     for event in log.events:
         if isinstance(event, Forward):
             scale, rows, grad = event.scale, event.rows, event.grad
+        elif isinstance(event, Loss) and event.function == "argmax":
+            continue  # a score of the training's own pass, which teaches nothing
         elif isinstance(event, Loss) and event.grad and grad and scale:
             # one that is not reduced may be masked before the mean of it is taken
             if event.counted == rows > 1 and event.mean and not event.tokens:

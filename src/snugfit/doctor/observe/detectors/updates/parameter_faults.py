@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Sequence
 
@@ -9,6 +10,8 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.events.log import Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.events.run_events import LayerMadeAnew
 from snugfit.doctor.observe.events.script_events import Backward, Forward, OptimizerBuilt, Step
+from snugfit.doctor.observe.source.script_syntax import last_name, spans, syntax_of
+from snugfit.doctor.observe.source.trails import place_of
 
 LEAST_UPDATES = 3
 LEAST_PASSES = 8
@@ -47,6 +50,27 @@ def _model_line(log: Log, parameters: Sequence[ParameterSeen]) -> str:
     return next((model.at for model in log.models if model.id == parameters[0].model), "")
 
 
+def _zeroed_at(log: Log, products: Sequence[ParameterSeen]) -> str:
+    """Return the line of a class that fills one of its parameters with zeros by a call of its own; where none does, the line that makes the first."""
+    place = place_of(products[0].made_at, log.sources)
+    tree = syntax_of(place[0]) if place else ast.Module([], [])
+    owner = next(
+        (e for e in ast.walk(tree) if isinstance(e, ast.ClassDef) and place and spans(e, place[1])), tree
+    )
+    lines = {each.made_at.rpartition(":")[2] for each in products}
+    put = (e for e in ast.walk(owner) if isinstance(e, ast.Assign) and str(e.lineno) in lines)
+    names = {last_name(target) for each in put for target in each.targets} - {""}
+    for call in (each for each in ast.walk(owner) if isinstance(each, ast.Call)):
+        values = [*call.args, *(each.value for each in call.keywords)]
+        nothing = any(isinstance(each, ast.Constant) and not each.value for each in values)
+        zeroes = last_name(call.func) in ("zeros_", "zero_") or (
+            last_name(call.func) in ("constant_", "fill_") and nothing
+        )
+        if zeroes and names & {last_name(each) for each in ast.walk(call)}:
+            return f"{products[0].made_at.rpartition(':')[0]}:{call.lineno}"
+    return products[0].made_at
+
+
 def no_gradient(log: Log) -> list[Finding]:
     """Detect parameters in an optimizer that never got a gradient, got only zeros, or never moved."""
     used = _in_optimizers(log)
@@ -66,7 +90,7 @@ def no_gradient(log: Log) -> list[Finding]:
                 "no_gradient",
                 Certainty.CERTAIN,
                 f"{len(products)} parameters begin as zeros and are multiplied with each other alone: the gradient of each is the other, and none will ever move.",
-                products[0].made_at,
+                _zeroed_at(log, products),
                 (named(products), f"all zeros, and their gradients too, in {products[0].updates} updates"),
                 "self.a = nn.Parameter(torch.randn(rank, inputs) / rank)   # one of the two; the other begins as zeros",
             )
