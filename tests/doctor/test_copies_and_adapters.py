@@ -159,6 +159,8 @@ SYNCS = "def sync(pair):  # cause\n    pair.key.load_state_dict(pair.query.state
         ("pass", "", SYNCS, "pass", "average_stands_still"),
         ("self.move()", MOVES, "", "pass", ""),
         ("pass", "", FOLLOWS, "keep_up(pair.key, pair.query)", ""),
+        # a class that nobody uses moves nothing that is there
+        ("pass", "", "class Unused:\n    def after(self, one, other):\n        for mine, his in zip(one.parameters(), other.parameters()):\n            mine.data.copy_(his.data)", "pass", ""),
         # of two ways to move a copy one is not taken
         ("pass", MOVES, SYNCS, "sync(pair)", ""),
     ],

@@ -27,6 +27,9 @@ _WEIGHTS = re.compile(r"parameters\(\)|state_dict\(\)|buffers\(\)")
 _AVERAGES = re.compile(
     r"AveragedModel|^update_parameters$|ExponentialMovingAverage|ModelE[mM][aA]V?\d*$|^EMA$"
 )
+_FOLLOWS = re.compile(
+    r"(^|_)(k|key|keys|target|targ|tgt|teacher|momentum|ema|slow|avg|average|shadow)(_|$)|_k$", re.IGNORECASE
+)
 _CALLED = re.compile(r"^(on_|__)|hook|callback|_(begin|start|end)$")
 _SHOWS = re.compile(r"print|log|info|debug|write|append|add_scalar|format|postfix|description|update|echo")
 
@@ -119,7 +122,8 @@ def movers_never_called(files: tuple[str, ...]) -> tuple[str, Line] | None:
     """
     trees = {file: syntax_of(file) for file in files}
     nodes = {file: list(ast.walk(tree)) for file, tree in trees.items()}
-    if any(_AVERAGES.search(last_name(each)) for tree in nodes.values() for each in tree):
+    every = [each for tree in nodes.values() for each in tree]
+    if any(_AVERAGES.search(last_name(each)) for each in every) or not any(map(_makes_copy, every)):
         return None
     loops = [
         (file, each)
@@ -127,8 +131,8 @@ def movers_never_called(files: tuple[str, ...]) -> tuple[str, Line] | None:
         for each in tree
         if _moves_weights(each) or _copies_state(each, trees[file])
     ]
-    read = {name for tree in nodes.values() for each in tree if (name := _referred(each))}
-    movers = [(file, _function_around(trees[file], loop)) for file, loop in loops]
+    read = {name for each in every if (name := _referred(each))}
+    movers = [(file, _function_around(trees[file], loop, read)) for file, loop in loops]
     idle = [(file, each) for file, each in movers if each is not None and each.name not in read]
     if not idle or len(idle) < len(movers):
         return None
@@ -175,8 +179,24 @@ def _referred(node: ast.AST) -> str:
     return last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
 
 
-def _function_around(tree: ast.Module, loop: ast.AST) -> ast.FunctionDef | None:
-    """Return the function that a loop stands in, if it is the script's alone to call; None where it is not."""
+def _makes_copy(node: ast.AST) -> bool:
+    """Return whether a node names a whole copy of a model, or what gets its state, as what follows it.
+
+    >>> texts = ("self.key = copy.deepcopy(self.query).eval()", "target.load_state_dict(net.state_dict())", "best_ema = copy.deepcopy(net.state_dict())", "reference = deepcopy(net)")
+    >>> [any(map(_makes_copy, ast.walk(ast.parse(text)))) for text in texts]
+    [True, True, False, False]
+    """
+    text = ast.unparse(node) if isinstance(node, ast.Assign | ast.Call) else ""
+    if isinstance(node, ast.Assign) and "deepcopy(" in text and "state_dict" not in text:
+        return any(_FOLLOWS.search(last_name(each)) for each in node.targets)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    loads = node.func.attr == "load_state_dict" and "state_dict()" in text
+    return loads and bool(_FOLLOWS.search(last_name(node.func.value)))
+
+
+def _function_around(tree: ast.Module, loop: ast.AST, read: set[str]) -> ast.FunctionDef | None:
+    """Return the function that a loop stands in, if it is the script's alone to call, and its class is used; None where it is not."""
     scope = around(tree, getattr(loop, "lineno", 0))[0]
     if not isinstance(scope, ast.FunctionDef) or _CALLED.search(scope.name):
         return None
@@ -185,7 +205,12 @@ def _function_around(tree: ast.Module, loop: ast.AST) -> ast.FunctionDef | None:
     )
     bases = {last_name(each) for each in owner.bases} if owner else set()
     marks = {last_name(each.func if isinstance(each, ast.Call) else each) for each in scope.decorator_list}
-    known = bases <= {"Module", "object", "ABC"} and marks <= {"no_grad", "inference_mode", "staticmethod"}
+    used = owner is None or owner.name in read
+    known = (
+        used
+        and bases <= {"Module", "object", "ABC"}
+        and marks <= {"no_grad", "inference_mode", "staticmethod"}
+    )
     return scope if known else None
 
 
