@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CERTAIN_FINDING, NOT_LOOKED_AT, SCRIPT_FAILED = 1, 3, 4
 _COMMAND = "snugfit.doctor.command"
 _DATA_FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".txt")
+_RECIPES = (".yaml", ".yml")
 
 _Target = Annotated[
     str | None,
@@ -131,7 +132,7 @@ def _examine(
     if is_python_path(path):
         with Activity("doctor", f"loading {path} …"):
             return _examine_module(path, given["data"], given["loss"]), None
-    if Path(path).suffix.lower() in _DATA_FILES:
+    if _is_of_rows(path):
         columns = [name.strip() for name in given["text"].split(",") if name.strip()]
         with Activity("doctor", f"reading {path} …"):
             _check_file(path, columns, given["label"])  # before what takes seconds to import
@@ -155,6 +156,16 @@ def _examine(
         from snugfit.doctor import door as tool
 
         return tool.examine_recipe(recipe, run=run, tell=tell)
+
+
+def _is_of_rows(path: str) -> bool:
+    """Return whether a file holds rows by its name, packed ones too: reading says how they are unpacked.
+
+    >>> _is_of_rows("a.csv"), _is_of_rows("a.csv.bz2"), _is_of_rows("a.csv.yaml"), _is_of_rows("a.yaml")
+    (True, True, False, False)
+    """
+    endings = [each.lower() for each in Path(path).suffixes]
+    return bool({*endings} & {*_DATA_FILES}) and endings[-1] not in _RECIPES
 
 
 def _check_file(path: str, text: Sequence[str], label: str | None) -> None:

@@ -31,6 +31,7 @@ _EVERY = Ours("evaluate.every", "evaluate_every")
 _SAVES = Ours("checkpoint.every", "checkpoint_every")
 
 OTHER_NAMES: Mapping[str, Ours] = {
+    "batch": _BATCH,
     "batch_size": _BATCH,
     "train_batch_size": _BATCH,
     "per_device_train_batch_size": _BATCH,

@@ -411,6 +411,16 @@ def _rows_of_function(
                     "Give data.stream, the rows that are read at a time, where the task has it; or return an iterable of rows.",
                 )
             frame = frame_rows(made)
+            if (
+                made is not None
+                and frame is None
+                and not (isinstance(made, Iterable) or hasattr(made, "__getitem__"))
+            ):
+                raise DataError(
+                    setting,
+                    f"{name} gave a {type(made).__name__}, which has no rows",
+                    "Return an iterable of dicts, or a data frame of pandas; a model of one's own is named by model, beside task: python.",
+                )
             for number, row in enumerate(made if frame is None else frame, 1):
                 if not isinstance(row, Mapping) or not all(isinstance(key, str) for key in row):
                     raise DataError(

@@ -257,7 +257,8 @@ class _Search:
         shorter = _largest(fits, self.asked.new_tokens) if self.asked.new_tokens else 0
         remedy = f"Allow at most {shorter:,} new tokens, or give" if shorter else "Give"
         work = f"one answer of {self.asked.new_tokens:,} tokens to a prompt of {self.asked.prompt:,}"
-        bits = ", or take fewer bits: --numbers bf16, --quantize nf4"
+        without = least.needed_bytes - least.weights_bytes  # that no width of the weights makes smaller
+        bits = ", or take fewer bits: --numbers bf16, --quantize nf4" if self._fits(without) else ""
         if not self.asked.new_tokens:
             work, bits = f"the scores of one text of {self.asked.prompt:,} tokens", ""
         least_budget = math.ceil(least.needed_bytes / (1 - self.budget.margin) * _SPARE)

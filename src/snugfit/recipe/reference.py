@@ -206,10 +206,12 @@ def _near(key: str, known: Sequence[str]) -> str:
     first, _, rest = key.partition(".")
     if first in _ALONE and rest:
         return f"Settings of a technique: {_ALONE[first]} {rest.partition('.')[0]}"
+    ours = our_name(key)
+    theirs = "" if ours is None else ours.recipe
     same = [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]]
-    if same:
+    if same and not (rest and theirs.startswith(f"{first}.")):  # in the section that was asked for
         return f"Did you mean {' or '.join(same)}?"
-    if (ours := our_name(key)) is not None and ours.recipe:
-        return f"Did you mean {ours.recipe}?"
+    if theirs:
+        return f"Did you mean {theirs}?"
     near = nearest(key, known)
     return near if near.startswith("Did you mean") else "All of them: snugfit recipe"

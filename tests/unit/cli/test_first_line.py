@@ -79,6 +79,7 @@ MISTAKES = {
     "resume": "no run in runs was stopped and has a checkpoint",
     "resume nowhere": "no such run folder",
     "doctor missing.csv": "there is no file missing.csv",
+    "doctor rows.csv.bz2": "bunzip2 -k rows.csv.bz2",
     "doctor rows.csv --text words": "--text: rows.csv has no column 'words'",
 }
 
@@ -104,6 +105,7 @@ def test_a_mistake_is_said_without_numpy_or_torch(tmp_path: Path) -> None:
         "task: text-classification\nmodel: ./bert\ndata: {train: rows.csv, max_length: 4096}\ntechniques: [lora]\n"
     )
     (tmp_path / "rows.csv").write_text("text,label\na,b\n")
+    (tmp_path / "rows.csv.bz2").write_bytes(b"BZh9")
     (tmp_path / "bert").mkdir()
     config = {"model_type": "bert", "max_position_embeddings": 512}
     (tmp_path / "bert/config.json").write_text(json.dumps(config))

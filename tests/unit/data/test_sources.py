@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from snugfit.data.labels.class_names import label_warnings
 from snugfit.data.sources import check_fingerprints, find_file, read_table
@@ -229,6 +230,7 @@ def test_the_fingerprint_of_rows_with_arrays_is_of_all_their_numbers(changed):
         (lambda: [{"t": 1}, {2: "x"}], "row 2 of"),
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
         (lambda: None, "failed: TypeError"),
+        (lambda: nn.Linear(1, 1), "gave a Linear, which has no rows.*beside task: python"),
     ],
 )
 def test_a_function_that_gives_no_rows_is_refused(rows, message):

@@ -685,6 +685,7 @@ def test_the_later_override_wins(write):
     [
         ("train.epochs=abc", "train.epochs: must be a positive number or null, found 'abc'"),
         ("train.epoch=1", "Did you mean 'epochs'"),
+        ("train.batch=8", "Did you mean train.global_batch?"),
         ("evaluate.batch_size=1", "Did you mean evaluate.batch?"),
         ("trane.epochs=1", "trane: there is no such setting. Did you mean 'train'"),
         ("train.epochs.x=1", "'train.epochs' is 2 in this recipe"),

@@ -153,6 +153,7 @@ def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:
         ("train.epoch", r"Did you mean 'train\.epochs'\?"),
         ("optimizer.adamw.learning_rate", r"Settings of a technique: snugfit techniques adamw$"),
         ("zzz", "All of them: snugfit recipe"),
+        ("train.batch", r"Did you mean train\.global_batch\?"),
         ("train.batch_size", r"Did you mean train\.global_batch\?"),
         ("evaluate.batch_size", r"Did you mean evaluate\.batch\?"),
     ],

@@ -98,6 +98,9 @@ def test_each_source_is_read_in_its_own_form_and_validated_in_proportion(
     )
     assert data.report.form == "messages (chats), alpaca (alpaca), prompt_completion (pairs)"
     assert data.form == "alpaca"
+    lines(tmp_path / "more.jsonl", chat("green", "warm"))
+    alike = InstructSettings(together(["chats.jsonl", "more.jsonl"]), validation=None, max_length=96)
+    assert load_instruct(alike, tokenizer, folder=tmp_path).report.form == "messages"
     assert [len(own) for own in data.train.members()] == [8, 4, 4]
     assert [len(own) for own in data.validation.members()] == [2, 1, 1]
     texts = {

@@ -90,7 +90,8 @@ class Coder:
                     first_fitting(shorter, lambda each: len(self._last_of(each).ids) <= most)
                 )
             coded = self.without_beginning(coded, len(coded.ids) - most)
-        return coded.cut(most)._replace(length=length)
+        remedy = "; data.too_long: cut_prompt cuts its beginning" if self._limit.too_long == "cut_end" else ""
+        return coded.cut(most, remedy)._replace(length=length)
 
     def _last_of(self, conversation: Conversation) -> Coded:
         """Return the tokens up to the last answer."""
@@ -195,16 +196,18 @@ class Coded(NamedTuple):
             (place for place, label in enumerate(self.labels) if label != IGNORED_LABEL), len(self.ids)
         )
 
-    def cut(self, most: int) -> Coded:
+    def cut(self, most: int, remedy: str = "") -> Coded:
         """Return the first `most` tokens.
 
+        Args:
+            remedy: of a prompt that leaves no room, behind what is wrong with it.
         Raises:
             BadRow: none of them is scored.
         """
         if self.read >= most:
             raise BadRow(
                 "prompt too long",
-                f"the prompt has {self.read} tokens, which leaves no room for a completion in {most} (data.max_length)",
+                f"the prompt has {self.read} tokens, which leaves no room for a completion in {most} (data.max_length){remedy}",
             )
         return Coded(self.ids[:most], self.labels[:most], self.length)
 

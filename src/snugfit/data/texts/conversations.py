@@ -19,6 +19,7 @@ COLUMNS = {MESSAGES: "messages", SHAREGPT: "conversations"}
 OPTIONAL = ("tools", "input", "system")
 """Columns that a conversation may have besides."""
 
+PROMPT = "prompt"
 _ALPACA = ("instruction", "output")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _SPEAKERS = {
@@ -91,14 +92,25 @@ def texts_in(row: Mapping[str, Any], form: str) -> list[str]:
     return [message["content"] for message in messages if message["content"]]
 
 
+def prompt_columns(columns: Sequence[str], text: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of the prompt: those that are named, or `prompt` where none of that name is there.
+
+    >>> prompt_columns(["prompt", "chosen"], ["text"]), prompt_columns(["question", "chosen"], ["question"])
+    (('prompt',), ('question',))
+    """
+    return (PROMPT,) if PROMPT in columns and not {*text} & {*columns} else tuple(text)
+
+
 def recognise(columns: Sequence[str], text: Sequence[str], completion: str) -> str:
     """Return the form of a table's rows, by its columns.
 
     >>> recognise(["messages", "id"], ["text"], "completion"), recognise(["instruction", "output"], ["text"], "completion")
     ('messages', 'alpaca')
+    >>> recognise(["prompt", "completion", "messages"], ["text"], "completion")
+    'prompt_completion'
     """
     there = set(columns)
-    if completion in there and there.issuperset(text):
+    if completion in there and there.issuperset(prompt_columns(columns, text)):
         return PAIRS
     for form, column in COLUMNS.items():
         if column in there:
@@ -143,7 +155,7 @@ def conversation_of(
         BadRow: it is none, or one that no assistant can learn from.
     """
     if form == PAIRS:
-        messages, weights = _side(row, text, "user")
+        messages, weights = _side(row, prompt_columns(list(row), text), "user")
         weights = [False] * len(weights)  # answers in the prompt are not what is learned
         if answered:
             answer, of_answer = _side(row, [completion], "assistant")
@@ -410,8 +422,9 @@ def rows_to_answer(
         before = whole.messages[:last]
         answered = replace(whole, messages=whole.messages[: last + 1], scored=(last,))
         tools = {"tools": whole.tools} if whole.tools else {}
-        if form == PAIRS and not lists_turns(row[text[0]]):
-            asked.append(({**{column: row[column] for column in text}, **tools}, answered))
+        prompt = prompt_columns(list(row), text)
+        if form == PAIRS and not lists_turns(row[prompt[0]]):
+            asked.append(({**{column: row[column] for column in prompt}, **tools}, answered))
         elif before:
             asked.append(({"messages": list(before), **tools}, answered))
     return asked

@@ -32,6 +32,7 @@ from snugfit.data.texts.conversations import (
     conversation_of,
     hint_of_form,
     plain_rows,
+    prompt_columns,
     recognise,
     rows_to_answer,
 )
@@ -166,8 +167,8 @@ def _answer_in(conversation: Conversation, coder: Coder) -> list[int]:
 
 
 def _forms(forms: Sequence[Sequence[str]], tables: Sequence[Table]) -> str:
-    """Return the forms of the rows of tables in words: where sources are several that of each."""
-    if tables[0].sources is None:
+    """Return the forms of the rows of tables in words: where those of several sources differ, that of each."""
+    if tables[0].sources is None or len({*forms[0]}) == 1:
         return " and ".join(dict.fromkeys(form for own in forms for form in own))
     return ", ".join(f"{form} ({name})" for name, form in zip(tables[0].sources.names, forms[0], strict=True))
 
@@ -269,11 +270,11 @@ def read_conversations(
     """
     table = read_table(source, setting="data", folder=folder)
     form = settings.format or recognise(table.columns, settings.text, settings.completion)
-    needed = columns_of_form(form, settings.text, settings.completion)
+    needed = columns_of_form(form, prompt_columns(table.columns, settings.text), settings.completion)
     learned = answered and {*table.columns}.issuperset(itertools.chain(*needed.values()))
     if MESSAGES in table.columns and not learned:
         form = MESSAGES
-        needed = columns_of_form(form, settings.text, settings.completion)
+        needed = columns_of_form(form, prompt_columns(table.columns, settings.text), settings.completion)
     if form == MESSAGES or conversation is None:
         check_columns(
             table,
@@ -331,7 +332,9 @@ def _read(table: Table, settings: InstructSettings, coder: Coder) -> _Read:
     form = settings.format or recognise(table.columns, settings.text, settings.completion)
     if table.rows:
         check_columns(
-            table, columns_of_form(form, settings.text, settings.completion), hint_of_form(table.rows)
+            table,
+            columns_of_form(form, prompt_columns(table.columns, settings.text), settings.completion),
+            hint_of_form(table.rows),
         )
 
     return _coded(table, settings, coder, conversation_in(settings, form), form)

@@ -21,7 +21,7 @@ from snugfit.data.report import DataReport
 from snugfit.data.sources import Table, check_columns, fingerprints_of, read_table
 from snugfit.data.texts.chat_template import set_template
 from snugfit.data.texts.conversation_tokens import Coded, Coder, first_fitting, without_oldest_turns
-from snugfit.data.texts.conversations import Conversation, Message, messages_in, tools_of
+from snugfit.data.texts.conversations import Conversation, Message, messages_in, prompt_columns, tools_of
 from snugfit.data.texts.instruct import (
     LONGER,
     InstructSettings,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from snugfit.data.stream import Streamed
 
-PROMPT = "prompt"
 _UNCUT = 2**62
 """More tokens than any text has: what is too long is cut in both answers alike, and so after both are written."""
 
@@ -235,15 +234,6 @@ def rows_with_prompt(rows: Sequence[Mapping[str, Any]], text: Sequence[str]) -> 
         if all(isinstance(row.get(column), str) for column in columns):
             asked.append({column: row[column] for column in columns})
     return asked
-
-
-def prompt_columns(columns: Sequence[str], text: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of the prompt: those that are named, or `prompt` where none of that name is there.
-
-    >>> prompt_columns(["prompt", "chosen"], ["text"]), prompt_columns(["question", "chosen"], ["question"])
-    (('prompt',), ('question',))
-    """
-    return (PROMPT,) if PROMPT in columns and not {*text} & {*columns} else tuple(text)
 
 
 def prompt_of(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[Message, ...] | None:

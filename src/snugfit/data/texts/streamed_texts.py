@@ -38,6 +38,7 @@ from snugfit.data.texts.conversations import (
     MESSAGES,
     columns_of_form,
     hint_of_form,
+    prompt_columns,
     recognise,
 )
 from snugfit.data.texts.instruct import (
@@ -154,7 +155,7 @@ def stream_instruct(
     parts, coder = _opened(settings, folder), Coder(tokenizer, settings)
     forms = {part: _form_of(part) for part in parts}
     for part, form in forms.items():
-        wanted = columns_of_form(form, settings.text, settings.completion)
+        wanted = columns_of_form(form, prompt_columns(part.shown.columns, settings.text), settings.completion)
         _check(part, wanted, hint_of_form(part.shown.rows))
     train = _examples(
         settings,

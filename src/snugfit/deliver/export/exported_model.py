@@ -115,6 +115,11 @@ class ExportedModel:
         return self.predictor.use is not None and self.predictor.use.with_generation is not None
 
     @property
+    def answers_prompts(self) -> bool:
+        """True where it learned answers to prompts, and not texts to go on with."""
+        return self.generates and self.card is not None and "completion" in self.card.settings
+
+    @property
     def pair(self) -> str | None:
         """The column of the second text, where the model reads pairs of texts."""
         column = self.meta.get("pair_column")

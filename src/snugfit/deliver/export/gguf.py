@@ -26,6 +26,7 @@ from snugfit.deliver.export.gguf_tokenizer import add_tokenizer, vocabulary_of
 from snugfit.deliver.export.hf import auto_class
 from snugfit.deliver.export.read_back import Reading, answers_of, judged, prompts_of, read, texts_of
 from snugfit.deliver.export.scored import ScoredRows, rounded_logits
+from snugfit.deliver.export.usage import prompt_example
 from snugfit.errors import ModelError
 
 LLAMA_CPP = "xllamacpp"
@@ -82,7 +83,7 @@ def _write(subject: ExportedModel, folder: Path, choice: ExportOptions, scored: 
     call = (
         'print(model.create_chat_completion([{"role": "user", "content": "a question"}]))'
         if scored.conversations
-        else 'print(model("a text"))'
+        else f"print(model({prompt_example(subject)}))"
     )
     notes = [
         f"Fewer bits by llama.cpp's own command, whose K-quants no Python package writes: `llama-quantize {name} model-Q4_K_M.gguf Q4_K_M`."

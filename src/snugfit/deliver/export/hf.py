@@ -20,7 +20,7 @@ from snugfit.deliver.export.preprocessing import write_preprocessing
 from snugfit.deliver.export.quantization import QUANTIZATIONS, check_widths, quantization_settings
 from snugfit.deliver.export.read_back import Reading, judged, judged_quantised, prompts_of, read, stop_problem
 from snugfit.deliver.export.scored import ScoredRows, rounded_logits
-from snugfit.deliver.export.usage import pipeline_usage
+from snugfit.deliver.export.usage import asked_usage, pipeline_usage
 from snugfit.models.adapter_bundle import ADAPTER
 from snugfit.models.hub import quiet_transformers
 
@@ -40,7 +40,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 inputs = {inputs}
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=256)[0]))
+(tokens,) = model.generate(**inputs, max_new_tokens=256)
+print(tokenizer.decode(tokens[inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 """
 _WRITING = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -50,9 +51,6 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 inputs = tokenizer({text}, truncation=True, max_length={length}, return_tensors="pt")
 print(tokenizer.decode(model.generate(inputs["input_ids"])[0], skip_special_tokens=True))
 """
-_CHAT_INPUTS = """tokenizer.apply_chat_template(
-    [{"role": "user", "content": "a question"}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
-)"""
 
 
 def _check(subject: ExportedModel, _choice: ExportOptions) -> None:
@@ -84,10 +82,7 @@ def _usage(subject: ExportedModel, scored: ScoredRows) -> str:
         text = json.dumps(f"{subject.meta.get('prefix') or ''}a text", ensure_ascii=False)
         return _WRITING.replace("{text}", text).replace("{length}", str(subject.meta["max_length"]))
     if subject.generates:
-        chat = bool(scored.conversations)
-        return _GENERATION.replace(
-            "{inputs}", _CHAT_INPUTS if chat else 'tokenizer("a text", return_tensors="pt")'
-        )
+        return _GENERATION.replace("{inputs}", asked_usage(subject, "pt", chat=bool(scored.conversations)))
     return pipeline_usage(subject)
 
 

@@ -12,8 +12,17 @@ _TEXTS = """\
 from transformers import AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-inputs = tokenizer(TEXTSMORE, return_tensors="TENSORS")
+inputs = tokenizer(TEXTS, truncation=True, return_tensors="TENSORS")
 """
+_CHAT = """\
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+inputs = ASKED
+"""
+_CHAT_INPUTS = """tokenizer.apply_chat_template(
+    [{"role": "user", "content": "a question"}], add_generation_prompt=True, return_dict=True, return_tensors="TENSORS"
+)"""
 _PICTURES = """\
 from PIL import Image
 from transformers import AutoImageProcessor
@@ -37,6 +46,17 @@ print(CLASS.from_pretrained("FOLDER")(CALL).logits.softmax(-1))
 """
 
 
+def prompt_example(subject: ExportedModel) -> str:
+    """Return a text in quotes that a language model takes without a template: a prompt ends with the line break that stood before each answer."""
+    return r'"a question\n"' if subject.answers_prompts else '"a text"'
+
+
+def asked_usage(subject: ExportedModel, tensors: str, *, chat: bool) -> str:
+    """Return the call of the tokenizer that makes a language model's inputs, by its chat template or of a plain text."""
+    call = _CHAT_INPUTS if chat else f'tokenizer({prompt_example(subject)}, return_tensors="TENSORS")'
+    return call.replace("TENSORS", tensors)
+
+
 def inputs_usage(subject: ExportedModel, inputs: Mapping[str, Tensor], tensors: str) -> str:
     """Return code that makes `inputs`, the arguments of a graph by their names.
 
@@ -53,9 +73,11 @@ def inputs_usage(subject: ExportedModel, inputs: Mapping[str, Tensor], tensors: 
             for name, each in inputs.items()
         )
         return f"import {library}\n\ninputs = {{{rows}}}\n"
+    if subject.generates:
+        chat = subject.answers_prompts and bool(getattr(subject.predictor.tokenizer, "chat_template", None))
+        return _CHAT.replace("ASKED", asked_usage(subject, tensors, chat=chat))
     texts = '"a text", "another text"' if subject.pair is not None else '"a text"'
-    more = "" if subject.generates else ", truncation=True"
-    return _TEXTS.replace("TEXTS", texts).replace("MORE", more).replace("TENSORS", tensors)
+    return _TEXTS.replace("TEXTS", texts).replace("TENSORS", tensors)
 
 
 def pipeline_usage(subject: ExportedModel) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,19 +21,21 @@ from snugfit.core.job import Job, MicroBatch
 from snugfit.core.progress import Progress
 from snugfit.core.technique import Stateful
 from snugfit.data.loader import Loader
-from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
+from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError, short_path
 from snugfit.kit.phases import phase
 from snugfit.kit.serialize import Packed, pack
 from snugfit.results.run_folder import RunFolder, checkpoints_in
 from snugfit.run.checkpoint import checkpoint_files, sharded_files
 from snugfit.run.checkpoint.host_copy import Snapshot
 from snugfit.run.events import Emit
-from snugfit.run.identity.identity import VERSION, batch_norm_identity, check_identity
+from snugfit.run.identity.identity import VERSION, as_plain, batch_norm_identity, check_identity
 from snugfit.step.state import state_like
 from snugfit.step.step import Step
 from snugfit.strategies.process_group import agreed
 
 _TECHNIQUES = "techniques/"
+_WINDOW_SIZES = ("global_batch", "batch_tokens")
+"""Settings by which windows are made."""
 
 
 class KeptNumbers(Protocol):
@@ -196,7 +199,7 @@ class Saving:
                 f"the newest checkpoints that the ranks find are {', '.join(names)}",
                 "Give all hosts the same folder as output.",
             )
-        notes = take(self._training, loaded.parts, compare)
+        notes = take(self._training, loaded.parts, compare, shlex.quote(short_path(str(self._folder.path))))
         damaged = (f"checkpoint passed over, it is damaged: {reason}" for reason in loaded.rejected)
         return (*damaged, *notes)
 
@@ -280,9 +283,13 @@ def parts_of(training: SavedTraining) -> dict[str, Any]:
     }
 
 
-def take(training: SavedTraining, parts: Mapping[str, Any], compare: bool = True) -> list[str]:
+def take(
+    training: SavedTraining, parts: Mapping[str, Any], compare: bool = True, folder: str = "RUN"
+) -> list[str]:
     """Go on from what a checkpoint holds; returns sentences on what differs and is accepted, and on what could not be compared.
 
+    Args:
+        folder: the run's, for commands.
     Raises:
         RunFolderError: it is of a run of other settings, data or code.
         SettingError: it is of another model, optimizer or set of techniques.
@@ -294,8 +301,9 @@ def take(training: SavedTraining, parts: Mapping[str, Any], compare: bool = True
     if compare:
         with agreed():
             notes = check_identity(
-                run["identity"], own, training.accept_changes, run.get("identity_version", 1)
+                run["identity"], own, training.accept_changes, run.get("identity_version", 1), folder
             )
+            notes += _counted_on(training, run)
             _go_on_reading(training, run)
     techniques = {
         name.removeprefix(_TECHNIQUES): part for name, part in parts.items() if name.startswith(_TECHNIQUES)
@@ -307,6 +315,26 @@ def take(training: SavedTraining, parts: Mapping[str, Any], compare: bool = True
     training.last_metrics = run["last_metrics"]
     training.train_loss.load(run.get("train_loss", (0.0, 0)))  # older checkpoints have none
     return notes
+
+
+def _counted_on(training: SavedTraining, run: Mapping[str, Any]) -> list[str]:
+    """Return where a run stands whose windows have another size now, which was accepted."""
+    windows = run["step"]["progress"]["windows"]
+    then, now = (_window_sizes(each) for each in (run["identity"], as_plain(training.identity)))
+    if not any(size not in (None, own) for size, own in zip(then, now, strict=True)):
+        return []
+    epochs = training.loader.order.cuts.epochs_after(windows)
+    return [
+        f"resume: the run stands by its count of updates, as if each had had the size of now: after {windows:,} it is at epoch {epochs:.3g}, where rows are "
+        "read on. Start a new run to see every row as often."
+    ]
+
+
+def _window_sizes(identity: Mapping[str, Any]) -> list[Any]:
+    """Return what an identity, of a call or of a recipe, says of the sizes of windows."""
+    recipe = identity.get("recipe")
+    settings = recipe.get("train", {}) if isinstance(recipe, Mapping) else identity
+    return [settings.get(name) for name in _WINDOW_SIZES]
 
 
 def _batch_norm(training: SavedTraining, micro_batch: int | None) -> dict[str, Any]:

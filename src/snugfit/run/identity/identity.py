@@ -265,6 +265,7 @@ def check_identity(
     own: Mapping[str, Any],
     accepted: Sequence[str] = (),
     version: int = VERSION,
+    folder: str = "RUN",
 ) -> list[str]:
     """Refuse to go on with other settings, data or code than those a run began with.
 
@@ -273,6 +274,7 @@ def check_identity(
             all of one size.
         accepted: names whose changes are known.
         version: of `saved`; of one below `VERSION` the digests of code are not compared.
+        folder: the run's, as one types it.
     Returns:
         Sentences on what was accepted and on what could not be compared.
     Raises:
@@ -299,7 +301,7 @@ def check_identity(
         raise RunFolderError(
             "resume",
             f"not what it was when this run began. {what}",
-            f"Put it back{_put_back(saved, refusals)}, or start a new run. To go on with the change: snugfit resume RUN --accept-changes "
+            f"Put it back{_put_back(saved, refusals)}, or start a new run. To go on with the change: snugfit resume {folder} --accept-changes "
             f"{','.join(names)}, in Python accept_changes={names}.",
         )
     notes = [

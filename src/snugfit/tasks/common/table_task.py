@@ -240,6 +240,8 @@ def _is_useful(rows: Rows, column: str) -> bool:
         return False
     if holds_numbers(cells):
         return not rows.counts_rows(column)
+    if written_number(rows.values(column)) is not None:
+        return False
     return not (holds_dates(cells) or _is_prose(rows, column) or names_each_row(cells))
 
 

@@ -71,6 +71,7 @@ def _read_rows(recipe: TaskRecipe) -> Part:
         conversation_of,
         hint_of_form,
         lists_turns,
+        prompt_columns,
         recognise,
     )
     from snugfit.data.usable_rows import part_of_contents, part_of_table
@@ -78,9 +79,10 @@ def _read_rows(recipe: TaskRecipe) -> Part:
     data = recipe.data
     table = read_table(data.rows, setting="data.train", folder=recipe.folder)
     form = data.format or recognise(table.columns, data.text, data.completion)
-    if form == PAIRS and not (table.rows and lists_turns(table.rows[0].get(data.text[0]))):
-        return part_of_table(table, data.text, None, None)
-    by_setting = columns_of_form(form, data.text, data.completion)
+    prompt = prompt_columns(table.columns, data.text)
+    if form == PAIRS and not (table.rows and lists_turns(table.rows[0].get(prompt[0]))):
+        return part_of_table(table, prompt, None, None)
+    by_setting = columns_of_form(form, prompt, data.completion)
     check_columns(table, by_setting, hint_of_form(table.rows))
     needed = [column for columns in by_setting.values() for column in columns]
 

@@ -141,7 +141,8 @@ def _loss(recipe: TaskRecipe) -> PreferenceLoss:
 
 def _read_rows(recipe: TaskRecipe) -> Part:
     from snugfit.data.sources import read_table
-    from snugfit.data.texts.preferences import labelled_of, pair_of, prompt_columns
+    from snugfit.data.texts.conversations import prompt_columns
+    from snugfit.data.texts.preferences import labelled_of, pair_of
     from snugfit.data.usable_rows import part_of_contents
 
     data, pairs = recipe.data, _loss(recipe).pairs

@@ -200,7 +200,7 @@ class _Seen:
     @property
     def name(self) -> str:
         """The name of the run."""
-        return _name(self.place.path)
+        return _name(self.place.about)
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -294,7 +294,7 @@ def _compose(
     # an error about an override names it, and no line of a recipe that is not there yet
     build(read_yaml(json.dumps(tree), "", Places()), (*settings, *of_run), Places(), **of_recipe)
     tree = _ordered(apply_overrides(tree, _relative(settings, folder), Places()))
-    path = shlex.quote(place.name or os.path.relpath(place.path))
+    path = shlex.quote(place.name or os.path.relpath(place.about))
     labels = {} if "label" in seen.recognition.data else _labels(seen.others)
     others = {
         other: f"snugfit init {path} task={other}{labels.get(other, '')} -o {other}.yaml"
@@ -347,7 +347,7 @@ def _recognized(
         raise DataError(
             content.path,
             "has no model and rows that can be imported without training",
-            f"Keep your loop, and put a step into it: snugfit init --from {content.path.name}",
+            f"Keep your loop, and put a step into it: snugfit init --from {shlex.quote(os.path.relpath(content.path))}",
         )
     name = asked or max(suitable, key=lambda each: suitable[each].score)
     if isinstance(content, Rows) and not content.in_folders:
@@ -426,7 +426,13 @@ def _tree(
 ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """Return the recipe's settings but for the model and what is learned by, comments, and notes."""
     comments, notes = dict(recognition.comments), list(recognition.notes)
-    data: dict[str, Any] = {"train": place.name or shown_path(place.path, folder)}
+    files = [shown_path(path, folder) for path in (place.path, *place.further)]
+    data: dict[str, Any] = {"train": place.name or (files if place.further else files[0])}
+    if place.further:
+        notes.append(f"{len(files)} files of the same columns are trained on: data.train lists them")
+    if place.left_out:
+        names = ", ".join(path.name for path in place.left_out)
+        notes.append(f"left out, without the columns of {place.path.name}: {names}")
     data["validation"] = shown_path(place.validation, folder) if place.validation else 0.1
     data |= recognition.data
     if isinstance(place.content, Rows) and "bad_rows" in card.settings and "bad_rows" not in data:
@@ -442,10 +448,13 @@ def _tree(
         )
     if place.faults:
         data["bad_rows"] = "skip"
-        lines = ", ".join(f"{_line(fault)}: {fault.detail}" for fault in place.faults[:_SHOWN_FAULTS])
+        lines = ", ".join(
+            f"{fault.place if place.further else _line(fault)}: {fault.detail}"
+            for fault in place.faults[:_SHOWN_FAULTS]
+        )
         count = counted(len(place.faults), "row")
         comments["data.bad_rows"] = f"{count} cannot be read ({lines}); fail ends the run instead"
-        notes.append(f"{count} of {place.path.name} cannot be read: left out ({lines})")
+        notes.append(f"{count} of {place.about.name} cannot be read: left out ({lines})")
         if any(fault.reason == NOT_UTF8 for fault in place.faults):
             notes.append(as_utf8(os.path.relpath(place.path)))
     label = data.get("label")

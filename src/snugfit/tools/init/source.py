@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -56,6 +57,8 @@ class Source:
         folder: where the recipe is written.
         faults: of rows that cannot be read.
         validation, test: files for that.
+        further: files of the same folder with the same columns, whose rows are in `content` as well.
+        left_out: files of the folder that hold other rows, or that cannot be read.
         sample: the text of rows of ours, where there are none; it is not written yet.
         name: of rows that are no file: a data set on the hub, or `package.module:function`.
     """
@@ -67,10 +70,17 @@ class Source:
     test: Path | None = None
     sample: str | None = None
     name: str | None = None
+    further: tuple[Path, ...] = ()
+    left_out: tuple[Path, ...] = ()
 
     @property
     def path(self) -> Path:
         return self.content.path
+
+    @property
+    def about(self) -> Path:
+        """The file that it is about, or the folder where there are several."""
+        return self.path.parent.resolve() if self.further else self.path
 
 
 def find_model(source: str | None) -> LocalModel | None:
@@ -123,7 +133,7 @@ def find_source(source: str | None, model: LocalModel | None, request: Request, 
         raise DataError(
             path,
             f"holds {names}, and no script with a model and rows that can be imported without training",
-            f"Keep your loop, and put a step into it: snugfit init --from {here.scripts[0].name}",
+            f"Keep your loop, and put a step into it: snugfit init --from {shlex.quote(os.path.relpath(here.scripts[0]))}",
         )
     here_models = [each for each in models_in(path) if each.folder != path]
     if here_models and not here.pictures and not here.sounds:
@@ -166,7 +176,7 @@ def _is_name(source: str) -> bool:
 
 
 def _rows_of(here: Surroundings, path: Path | None, request: Request, tell: Tell) -> Source:
-    """Return the rows of a file, or of the first of a folder's files that a task has a use for."""
+    """Return the rows of a file; of a folder, those of the first file that a task has a use for and of all that have its columns."""
     own = path is not None
     problem: DataError | None = None
     for each in [path] if path is not None else here.tables:
@@ -184,9 +194,36 @@ def _rows_of(here: Surroundings, path: Path | None, request: Request, tell: Tell
             validation, test = (
                 _alike(held_out_of(each, here.held_out, part), rows) for part in ("validation", "test")
             )
-            return Source(rows, folder, faults, validation, test)
+            source = Source(rows, folder, faults, validation, test)
+            return source if own else _with_alike(source, rows, here.tables, tell)
         problem = problem or no_task(rows, request)
     raise problem or nothing_here(here)
+
+
+def _with_alike(first: Source, content: Rows, tables: Sequence[Path], tell: Tell) -> Source:
+    """Return a file's rows and those of the other files of its folder that have its form and its columns."""
+    rows, faults = [*content.rows], [*first.faults]
+    further: list[Path] = []
+    left_out: list[Path] = []
+    for each in sorted(tables):
+        if each in (first.path, first.validation, first.test):
+            continue
+        tell(f"reading {each.name} …")
+        try:
+            other, of_other = read_rows(each)
+        except DataError:
+            left_out.append(each)
+            continue
+        if each.suffix.lower() == first.path.suffix.lower() and set(other.columns) == set(content.columns):
+            rows += other.rows
+            faults += of_other
+            further.append(each)
+        else:
+            left_out.append(each)
+    joined = replace(content, rows=rows) if further else content
+    return replace(
+        first, content=joined, faults=tuple(faults), further=tuple(further), left_out=tuple(left_out)
+    )
 
 
 def _shards_of(path: Path, tell: Tell) -> Source:

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from snugfit.data.bad_rows import BadRow
-from snugfit.data.texts.conversations import conversation_of, lists_turns, recognise, rows_to_answer, texts_in
+from snugfit.data.texts.conversations import (
+    columns_of_form,
+    conversation_of,
+    lists_turns,
+    prompt_columns,
+    recognise,
+    rows_to_answer,
+    texts_in,
+)
 
 USER, ASSISTANT = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
 
@@ -59,6 +67,11 @@ def test_the_form_is_seen_by_the_columns() -> None:
         seen("instruction", "input", "output"),
         seen("text"),
     ] == [*("messages", "sharegpt", "alpaca", "prompt_completion")]
+    assert recognise(["prompt", "completion"], ["text"], "completion") == "prompt_completion"
+    assert columns_of_form("prompt_completion", prompt_columns(["prompt"], ["text"]), "completion") == {
+        "data.text": ("prompt",),
+        "data.completion": ["completion"],
+    }
     assert lists_turns([{"from": "human", "value": "Hi"}]) and not lists_turns("Hi") and not lists_turns([])
     assert texts_in({"messages": [USER, {"role": "tool"}, ASSISTANT]}, "messages") == []
     assert texts_in({"messages": [USER, ASSISTANT]}, "messages") == ["Hi", "Hello"]

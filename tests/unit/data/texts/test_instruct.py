@@ -24,7 +24,7 @@ def decoder(make_tokenizer):
 
 
 def settings(path: Path, **more) -> InstructSettings:
-    return InstructSettings(path, text=("prompt",), **{"validation": None, "max_length": 16, **more})
+    return InstructSettings(path, **{"text": ("prompt",), "validation": None, "max_length": 16, **more})
 
 
 def rows(*pairs: tuple[str, str]) -> str:
@@ -38,6 +38,13 @@ def test_the_completion_and_its_end_are_scored_and_nothing_else(write, decoder):
     assert data.train[0]["labels"] == [-100, -100, 8, 5, 7, 3]
     assert data.collate(data.train)["labels"][1].tolist() == [-100, 11, 3, -100, -100, -100]
     assert data.report.lines()[0] == "2 rows to train on, 0 to validate on"
+
+
+def test_a_prompt_is_read_where_no_column_of_prompts_is_named_and_answered_alike(write, decoder):
+    path = write("a.jsonl", rows(("good film", "a bad book")))
+    data = load_instruct(settings(path, text=("text",)), decoder)
+    assert data.train[0]["input_ids"] == [4, 6, 8, 5, 7, 3]
+    assert data.example_rows == [{"prompt": "good film"}]
 
 
 def test_the_frame_of_a_tokenizer_stands_around_the_whole(write, tokenizer):
@@ -187,7 +194,10 @@ def test_a_template_that_doubles_the_first_token_is_said(write, make_tokenizer):
 
 def test_what_is_too_long_is_cut_at_the_end_and_a_prompt_without_room_is_a_fault(write, decoder):
     path = write("a.jsonl", rows(("good film", "a bad book"), ("a b c d e", "good")))
-    with pytest.raises(DataError, match=r"a\.jsonl:2: the prompt has 5 tokens, .* in 4 \(data\.max_length\)"):
+    with pytest.raises(
+        DataError,
+        match=r"a\.jsonl:2: the prompt has 5 tokens, .* in 4 \(data\.max_length\); data\.too_long: cut_prompt",
+    ):
         load_instruct(settings(path, max_length=4), decoder)
     with pytest.raises(
         DataError, match=r"left out: prompt too long \(2\)\. Give more rows, or correct these"

@@ -1,4 +1,4 @@
-"""The code on the card of a graph of tables: its inputs have the shapes and types that the graph takes."""
+"""The code on the card of an export: inputs of the shapes and types that a graph takes, and prompts as they were trained on."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+import snugfit as sf
+from snugfit.data.texts.conversation_tokens import Coder
+from snugfit.data.texts.conversations import PAIRS, conversation_of
+from snugfit.data.texts.instruct import InstructSettings
 from snugfit.deliver.export.export_model import export_source
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
-from tests.unit.deliver.export.models import run_card
+from tests.unit.deliver.export.models import of_bytes, run_card, stored
 
 pytest.importorskip("onnxruntime")
 
@@ -43,3 +47,22 @@ def test_the_code_on_the_card_of_a_graph_of_a_table_runs(
         assert names["logits"].shape == (1,)
         card = (tmp_path / to / "README.md").read_text()
         assert "for tabular-regression, from the configuration of the local file 'net.json'." in card
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("to", "templated"), [("hf", False), ("hf", True), ("onnx", False), ("onnx", True)])
+def test_the_code_on_the_card_of_a_language_model_asks_as_it_was_trained(
+    to: str, templated: bool, tmp_path: Path, reading_here: None
+) -> None:
+    tokenizer = of_bytes()
+    if not templated:
+        tokenizer.chat_template = None
+    bundle, rows = stored(tmp_path, "llama", tokenizer)
+    export_source(bundle, to, tmp_path / "out", rows=rows)
+    names = run_card(tmp_path / "out")
+    row, columns = {"text": "a question"}, ("text",)
+    asked = conversation_of(row, PAIRS, text=columns, completion="completion", answered=False)
+    coder = Coder(sf.load(bundle).processing.tokenizer, InstructSettings("rows.jsonl", text=columns))
+    assert names["inputs"]["input_ids"][0].tolist() == coder.prompt(asked)
+    if to == "hf":
+        assert "question" not in names["printed"] and "<eos>" not in names["printed"]

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+import snugfit as sf
 from snugfit.core.job import Plan
-from snugfit.errors import RunFolderError, SettingError
+from snugfit.errors import RunFolderError, SettingError, short_path
 from snugfit.run.checkpoint.save_and_restore import parts_of, take
 from snugfit.run.identity.identity import check_identity, differences, model_identity
 from tests.unit.run.training.runs import events, finish, make_training, points, resumed, small_model, stop_at
@@ -39,6 +40,26 @@ def _never(evaluations: list[dict[str, Any]]) -> str | None:
 
 def _model(width: int = 8) -> nn.Module:
     return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+def test_windows_of_another_size_that_are_accepted_are_said_to_move_the_run(tmp_path: Path) -> None:
+    def train(batch: int, **more: Any) -> Any:
+        return sf.train(
+            small_model(),
+            points(24),
+            updates=6,
+            global_batch=batch,
+            output=tmp_path,
+            display=None,
+            track=False,
+            **more,
+        )
+
+    first = train(4)
+    again = train(8, resume=first.run_dir, accept_changes=["global_batch"])
+    lines = (Path(again.run_dir) / "events.jsonl").read_text()
+    assert "after 6 it is at epoch 2, where rows are read on. Start a new run" in lines
+    assert "it is at epoch" not in lines.partition("the change is accepted")[0]
 
 
 def _relabelled() -> list[Any]:
@@ -74,6 +95,9 @@ def test_another_run_is_refused_by_what_differs_and_goes_on_where_that_is_accept
     with pytest.raises(RunFolderError, match=f"^resume: .*{message}.*--accept-changes") as refused:
         make_training(tmp_path, **{**same, **change}).restore()
     name = message.partition(":")[0]
+    assert f"snugfit resume {short_path(str(tmp_path))} --accept-changes {name}, in Python" in str(
+        refused.value
+    )
     assert f"accept_changes=['{name}']" in str(refused.value)
     other = resumed(make_training(tmp_path, **{**same, **change}, accept_changes=[name]))
     assert finish(other).status == "finished"

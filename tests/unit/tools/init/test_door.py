@@ -353,6 +353,32 @@ def test_files_of_a_folder_have_their_parts(tmp_path: Path) -> None:
     assert any("test.csv" in note for note in made.notes)
 
 
+def test_files_of_a_folder_with_the_same_columns_are_trained_on_together_and_others_are_named(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "beer"
+    folder.mkdir()
+    for name in ("january.csv", "february.csv", "test.csv"):
+        table(folder, name)
+    (folder / "february.csv").open("a").write("99,too,many,fields\n")
+    (folder / "cities.csv").write_text("city,country\nRome,Italy\n")
+    made = begin("beer")
+    recipe = load_recipe(made.recipe)
+    assert made.recipe == Path("beer/beer.yaml")
+    assert set(recipe.data.train) == {str(folder / "january.csv"), str(folder / "february.csv")}
+    assert "48 rows" in made.reason
+    notes = "\n".join(made.notes)
+    assert "2 files of the same columns are trained on" in notes
+    assert "left out, without the columns of february.csv: cities.csv" in notes
+    assert "february.csv:26: 4 fields, the header has 3" in notes
+
+
+def test_one_file_that_is_named_is_trained_on_alone(tmp_path: Path) -> None:
+    for name in ("january.csv", "february.csv"):
+        table(tmp_path, name)
+    assert load_recipe(begin("january.csv").recipe).data.train == str(tmp_path / "january.csv")
+
+
 def test_rows_that_cannot_be_read_are_left_out_and_said(tmp_path: Path) -> None:
     path = table(tmp_path)
     path.write_text(path.read_text() + "99,too,many,fields\n")
@@ -703,6 +729,20 @@ def test_columns_that_are_left_out_for_their_decimal_commas_are_said(
     assert "columns: [kind]" in made.recipe.read_text()
     note = "column 'size' holds numbers that are read as texts, such as 0,0, and is left out. Write them with digits and a point"
     assert note in "".join(made.notes)
+
+
+def test_a_column_with_some_decimal_commas_is_left_out_as_training_would_refuse_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = (
+        f"{each % 9}{',5' if each % 7 == 0 else ''};{'uvw'[each % 3]};{'ab'[each % 2]}\n"
+        for each in range(80)
+    )
+    Path("sizes.csv").write_text("size;kind;class\n" + "".join(rows))
+    made = begin("sizes.csv")
+    assert "columns: [kind]" in made.recipe.read_text()
+    assert "column 'size' holds numbers that are read as texts, such as" in "".join(made.notes)
 
 
 def test_a_row_without_labels_is_learned_where_it_may_have_any_number_of_them(
