@@ -260,9 +260,11 @@ def by_present_paths(saved: Mapping[str, str], present: Mapping[str, str]) -> di
     }
 
 
-def check_fingerprints(saved: Mapping[str, str], present: Mapping[str, str]) -> None:
+def check_fingerprints(saved: Mapping[str, str], present: Mapping[str, str], folder: str = "RUN") -> None:
     """See that data files are those a run began with, wherever they lie now.
 
+    Args:
+        folder: the run's, for commands.
     Raises:
         DataError: a file changed, or is not among those present.
     """
@@ -274,7 +276,7 @@ def check_fingerprints(saved: Mapping[str, str], present: Mapping[str, str]) -> 
             "data",
             f"{source} {state} since this run began (sha256 {sha256[:12]}… then, {present.get(source, 'none')[:12]}… "
             "now)",
-            "Put the file back, start a new run with snugfit train, or go on with the change: snugfit resume RUN "
+            f"Put the file back, start a new run with snugfit train, or go on with the change: snugfit resume {folder} "
             "--accept-changes data",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import shlex
 import shutil
 import tempfile
 import time
@@ -15,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from snugfit.errors import RunFolderError, SettingError
+from snugfit.errors import RunFolderError, SettingError, short_path
 from snugfit.system.disk_files import PARTIAL, whole_file
 from snugfit.system.json_text import parse_json
 
@@ -229,6 +230,11 @@ class RunFolder:
     @property
     def id(self) -> str:
         return self.path.name
+
+    @property
+    def in_commands(self) -> str:
+        """The folder as one types it."""
+        return shlex.quote(short_path(str(self.path)))
 
     @property
     def checkpoints(self) -> Path:

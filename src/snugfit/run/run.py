@@ -148,7 +148,7 @@ def _folder(spec: RunSpec, task: Task, strategy: Strategy, *, resume: bool) -> R
         and "data" not in spec.accept_changes
         and (resume or (folder.path / _DATA).exists())
     ):
-        check_fingerprints(folder.read_json(_DATA), data)
+        check_fingerprints(folder.read_json(_DATA), data, folder.in_commands)
     if strategy.rank == 0:
         folder.write_json(_DATA, data)
         if task.left_out:

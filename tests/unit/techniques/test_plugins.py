@@ -20,6 +20,7 @@ from snugfit.core.entry import as_entry
 from snugfit.deliver.predictor import extended
 from snugfit.errors import CodeRefused, SettingError
 from snugfit.recipe import Recipe, json_schema, load_recipe
+from snugfit.results.run_folder import RunFolder
 from snugfit.system import code_consent, plugins
 from snugfit.techniques import find
 from snugfit.techniques.plugins import TECHNIQUES
@@ -205,7 +206,10 @@ def test_a_resume_refuses_source_that_has_changed_by_name(
     assert main(["resume", str(run), "--quiet"]) == 2
     errors = capsys.readouterr().err
     assert "techniques.scaled: own_package.scaling.TIMES 1.0 then, 3.0 now" in errors
-    assert "--accept-changes techniques.scaled" in errors
+    assert (
+        f"snugfit resume {RunFolder.open(run).in_commands} --accept-changes techniques.scaled, in Python"
+        in " ".join(errors.split())
+    )
     assert main(["resume", str(run), "--quiet", "--accept-changes", "techniques.scaled"]) == 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from snugfit.core.job import Job, MicroBatch
 from snugfit.core.progress import Progress
 from snugfit.core.technique import Stateful
 from snugfit.data.loader import Loader
-from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError, short_path
+from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
 from snugfit.kit.phases import phase
 from snugfit.kit.serialize import Packed, pack
 from snugfit.results.run_folder import RunFolder, checkpoints_in
@@ -199,7 +198,7 @@ class Saving:
                 f"the newest checkpoints that the ranks find are {', '.join(names)}",
                 "Give all hosts the same folder as output.",
             )
-        notes = take(self._training, loaded.parts, compare, shlex.quote(short_path(str(self._folder.path))))
+        notes = take(self._training, loaded.parts, compare, self._folder.in_commands)
         damaged = (f"checkpoint passed over, it is damaged: {reason}" for reason in loaded.rejected)
         return (*damaged, *notes)
 

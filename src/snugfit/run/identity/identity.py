@@ -48,7 +48,7 @@ DETERMINISTIC = "deterministic"
 WINDOW = "window"
 _FIRST: Mapping[str, Any] = {WINDOW: {}}
 """The entries of settings that once there were not, as all runs of before had them."""
-_LOSS = "loss"
+_LOSS, _RECIPE = "loss", "recipe"
 _FILES = "file"
 _CODE = "code"
 _UNSAVED = "unsaved buffer"
@@ -298,11 +298,12 @@ def check_identity(
     if refusals:
         what = " ".join(f"{name}: {_first(differing)}." for name, differing in refusals.items())
         names = [*dict.fromkeys((*accepted, *refusals))]
+        command = f"snugfit resume {folder} --accept-changes {','.join(names)}, in Python "
         raise RunFolderError(
             "resume",
             f"not what it was when this run began. {what}",
-            f"Put it back{_put_back(saved, refusals)}, or start a new run. To go on with the change: snugfit resume {folder} --accept-changes "
-            f"{','.join(names)}, in Python accept_changes={names}.",
+            f"Put it back{_put_back(saved, refusals)}, or start a new run. To go on with the change: "
+            f"{command if _RECIPE in own else ''}accept_changes={names}.",
         )
     notes = [
         f"resume: the change is accepted. {name}: {_first(differing)}." for name, differing in changes.items()
