@@ -11,7 +11,7 @@ from snugfit.deliver.export.export_format import ExportOptions, Format, Written
 from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.export.graph import check_kind, graph_of, tracing, with_graph_inputs
 from snugfit.deliver.export.preprocessing import write_preprocessing
-from snugfit.deliver.export.read_back import judged, read
+from snugfit.deliver.export.read_back import cells_of, judged, read
 from snugfit.deliver.export.scored import ScoredRows
 from snugfit.deliver.export.torch_export import inputs_in_words
 from snugfit.deliver.export.usage import inputs_usage
@@ -53,7 +53,7 @@ def _write(subject: ExportedModel, folder: Path, _choice: ExportOptions, scored:
         *inputs_in_words(subject, inputs),
         *write_preprocessing(subject, folder, scored, labels=True),
     ]
-    usage = _USAGE.replace("INPUTS", inputs_usage(subject, inputs, "np"))
+    usage = _USAGE.replace("INPUTS", inputs_usage(subject, "np"))
     return Written(usage=usage, notes=notes, header={"library_name": "onnx"})
 
 
@@ -61,7 +61,7 @@ def _read_back(
     subject: ExportedModel, folder: Path, _choice: ExportOptions, scored: ScoredRows
 ) -> list[Comparison]:
     asked = with_graph_inputs(subject, scored)
-    reading = read("onnxruntime", folder, asked, {"file": FILE})
+    reading = read("onnxruntime", folder, asked, {"file": FILE, **cells_of(subject, asked)})
     comparison = judged(reading, asked)
     spread = max(1.0, *(float(each.abs().max()) for each in scored.logits))
     if comparison.problem is None and not reading.values["batched"] <= EXACT * spread:

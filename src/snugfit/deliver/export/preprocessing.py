@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from snugfit.deliver.export.scored import ScoredRows
 from snugfit.models.folders import PROCESSOR
 from snugfit.models.tokenizer import save_tokenizer
 
-LABELS, TABLE = "labels.json", "table.json"
+LABELS, TABLE, TABLE_INPUTS = "labels.json", "table.json", "table_inputs.py"
 
 
 def write_preprocessing(
@@ -37,8 +38,9 @@ def write_preprocessing(
         _write(folder / PROCESSOR, subject.meta["sounds"]["extractor"])
     if subject.kind == "table":
         _write(folder / TABLE, subject.meta["table"])
+        shutil.copy(Path(__file__).with_name(TABLE_INPUTS), folder)
         sentences.append(
-            f"`{TABLE}` says how cells become numbers and categories: medians, scales and codes."
+            f"`{TABLE}` says how cells become numbers and categories: medians, scales and codes. `encode` in `{TABLE_INPUTS}` makes a graph's inputs of rows, with numpy alone."
         )
     if labels and subject.meta.get("labels"):
         _write(folder / LABELS, list(subject.meta["labels"]))

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from snugfit.data.files.shards import plain_file
+from snugfit.data.tables.table_format import TableFormat
 from snugfit.deliver.export.comparison import EXACT, Comparison, differences
+from snugfit.deliver.export.exported_model import ExportedModel
 from snugfit.deliver.export.scored import (
     Answer,
     ScoredRows,
@@ -110,6 +112,14 @@ def prompts_of(scored: ScoredRows) -> dict[str, Any]:
     }
 
 
+def cells_of(subject: ExportedModel, scored: ScoredRows) -> dict[str, Any]:
+    """Return the part of a request that has inputs made of a table's rows; none where these are drawn, or no table's."""
+    if subject.kind != "table" or len(scored.rows) != len(scored.inputs):
+        return {}
+    table = TableFormat.of(subject.meta["table"])
+    return {"cells": [table.plain(row) for row in scored.rows]}
+
+
 def judged(
     reading: Reading, scored: ScoredRows, *, whole: list[Tensor] | None = None, slack: float = 0.0
 ) -> Comparison:
@@ -193,6 +203,10 @@ def texts_of(reading: Reading, scored: ScoredRows) -> tuple[tuple[str, ...], str
                     f"its chat template writes row {row} as {text[:60]!r} where {own_text[:60]!r} was scored",
                 )
         checked.append("chat template")
+    if encoded := values.get("encoded"):
+        if not all(encoded):
+            return (), f"table_inputs.py makes another input of row {encoded.index(False) + 1}"
+        checked.append("inputs of rows")
     return tuple(checked), None
 
 

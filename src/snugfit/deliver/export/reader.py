@@ -6,6 +6,7 @@ It is given a folder with `request.json` and `inputs.safetensors`, and writes `o
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 import urllib.request
 from collections.abc import Callable
@@ -257,6 +258,22 @@ def _processed(request: Request) -> Outputs:
     return {"pixels": pictures}
 
 
+def _encoded(request: Request, inputs: Inputs) -> Outputs:
+    """Return whether the file in the folder makes of each row of a table what the model was given."""
+    if not request.get("cells"):
+        return {}
+    import numpy
+
+    encode = runpy.run_path(str(Path(request["folder"], "table_inputs.py")))["encode"]
+    made = [encode([row]) for row in request["cells"]]
+    return {
+        "encoded": [
+            all(numpy.array_equal(one[name], numpy.asarray(given)) for name, given in own.items())
+            for one, own in zip(made, inputs, strict=True)
+        ]
+    }
+
+
 READERS: dict[str, Callable[[Request, Inputs], Outputs]] = {
     "transformers": read_transformers,
     "peft": read_peft,
@@ -281,7 +298,7 @@ def main(folder: str) -> None:
     for name, tensor in stored.items():
         row, _, argument = name.partition(".")
         inputs[int(row)][argument] = tensor
-    reading = READERS[request["reader"]](request, inputs)
+    reading = {**READERS[request["reader"]](request, inputs), **_encoded(request, inputs)}
     tensors = {
         f"{group}.{row}": tensor if by_numpy else tensor.contiguous()
         for group in ("logits", "pixels", "whole")

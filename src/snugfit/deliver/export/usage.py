@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from torch import Tensor
-
+from snugfit.data.tables.table_format import TableFormat
 from snugfit.deliver.export.exported_model import ExportedModel
 
 _TEXTS = """\
@@ -29,6 +26,13 @@ from transformers import AutoImageProcessor
 
 processor = AutoImageProcessor.from_pretrained("FOLDER")
 inputs = processor(Image.open("picture.png").convert("RGB"), return_tensors="TENSORS")
+"""
+_TABLE = """\
+import runpy
+
+encode = runpy.run_path("FOLDER/table_inputs.py")["encode"]
+row = ROW
+inputs = INPUTS
 """
 _PIPELINE = """\
 from transformers import pipeline
@@ -57,27 +61,32 @@ def asked_usage(subject: ExportedModel, tensors: str, *, chat: bool) -> str:
     return call.replace("TENSORS", tensors)
 
 
-def inputs_usage(subject: ExportedModel, inputs: Mapping[str, Tensor], tensors: str) -> str:
+def inputs_usage(subject: ExportedModel, tensors: str) -> str:
     """Return code that makes `inputs`, the arguments of a graph by their names.
 
     Args:
-        inputs: those that the graph was traced with.
         tensors: "np" for arrays of numpy, "pt" for tensors of torch.
     """
     if subject.kind == "pictures":
         return _PICTURES.replace("TENSORS", tensors)
     if subject.kind == "table":
-        library = "numpy" if tensors == "np" else "torch"
-        rows = ", ".join(
-            f'"{name}": {library}.zeros({(1, *each.shape[1:])}, dtype={library}.{str(each.dtype).removeprefix("torch.")})'
-            for name, each in inputs.items()
-        )
-        return f"import {library}\n\ninputs = {{{rows}}}\n"
+        return _table_usage(subject, tensors)
     if subject.generates:
         chat = subject.answers_prompts and bool(getattr(subject.predictor.tokenizer, "chat_template", None))
         return _CHAT.replace("ASKED", asked_usage(subject, tensors, chat=chat))
     texts = '"a text", "another text"' if subject.pair is not None else '"a text"'
     return _TEXTS.replace("TEXTS", texts).replace("TENSORS", tensors)
+
+
+def _table_usage(subject: ExportedModel, tensors: str) -> str:
+    """Return code that makes the inputs of a row that lies in the middle of those that were trained on."""
+    table = TableFormat.of(subject.meta["table"])
+    row: dict[str, float | str] = {each.name: each.middle for each in table.numbers}
+    row |= {each.name: each.values[0] for each in table.categories}
+    inputs = "encode([row])"
+    if tensors == "pt":
+        inputs = f"{{name: torch.from_numpy(each) for name, each in {inputs}.items()}}"
+    return _TABLE.replace("ROW", repr(row)).replace("INPUTS", inputs)
 
 
 def pipeline_usage(subject: ExportedModel) -> str:

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 import snugfit as sf
+from snugfit.data.tables.table_format import TableFormat
 from snugfit.data.texts.conversation_tokens import Coder
 from snugfit.data.texts.conversations import PAIRS, conversation_of
 from snugfit.data.texts.instruct import InstructSettings
 from snugfit.deliver.export.export_model import export_source
+from snugfit.errors import ModelError
 from snugfit.recipe import load_recipe
 from snugfit.run.call_options import RunOptions
 from snugfit.run.from_recipe import train_recipe
@@ -40,13 +42,20 @@ def test_the_code_on_the_card_of_a_graph_of_a_table_runs(
     Path("net.json").write_text('{"width": 8, "members": 2, "embedding": 2, "bins": 2, "dropout": 0.0}')
     Path("recipe.yaml").write_text(RECIPE)
     run = train_recipe(load_recipe(Path("recipe.yaml")), RunOptions()).run_dir
+    model = sf.load(run)
     for to in ("onnx", "torch-export"):
         export_source(run, to, tmp_path / to)
         names = run_card(tmp_path / to)
-        assert set(names["inputs"]) == {"numbers", "categories"}
-        assert names["logits"].shape == (1,)
+        assert names["row"].keys() == {"x", "y", "kind"}
+        (predicted,) = model.predict([names["row"]])
+        assert float(names["logits"][0]) == pytest.approx(predicted["prediction"], rel=1e-5), predicted
         card = (tmp_path / to / "README.md").read_text()
+        assert "equal are inputs of rows" in card
         assert "for tabular-regression, from the configuration of the local file 'net.json'." in card
+    monkeypatch.setattr(TableFormat, "plain", lambda table, row: {**row, "x": -1.0})
+    with pytest.raises(ModelError, match=r"table_inputs\.py makes another input of row 1"):
+        export_source(run, "onnx", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.slow
