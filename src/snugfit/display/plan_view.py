@@ -260,7 +260,7 @@ class _View:
         grid.add_column("rung", ratio=3, overflow="fold")
         grid.add_column("needs", justify="right", no_wrap=True)
         grid.add_column("an update", justify="right", no_wrap=True)
-        grid.add_column("why not", ratio=4, overflow="fold")
+        grid.add_column("why not", ratio=2, overflow="fold")
         for one in shown:
             size = "" if one.bytes is None else format_bytes(one.bytes)
             grid.add_row(
