@@ -234,7 +234,7 @@ def staying() -> dict[str, Any]:
             found[name] = {
                 "told": [told.peak_bytes, told.seconds_per_update, told.host_peak_bytes],
                 "whole": [whole.peak_bytes, whole.seconds_per_update, whole.host_peak_bytes],
-                "runs": len(planner._runs),
+                "depths": [depth for depth, _ in planner._runs],
             }
     return found
 
