@@ -278,7 +278,7 @@ class Planner:
         return None, None if count <= _LIKE_ALL else _LIKE_ALL
 
     def _run_side_by_side(self, plan: Plan, techniques: Sequence[Technique], keys: Sequence[RunKey]) -> None:
-        """Make the runs that are not made yet, the longest of them in the second process; nothing where there is none."""
+        """Make the runs that are not made yet, about half of their work in the second process; nothing where there is none."""
         if self.second is None:
             return
         depth, count = self.depth, self.micro_batches(plan)
