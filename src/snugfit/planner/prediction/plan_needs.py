@@ -49,6 +49,9 @@ That is the third where the second still has to do with what the first one left,
 _LIKE_ALL = 3
 """Micro-batches after which the allocator takes nothing more: the first one, one that finds gradients, and the last one."""
 
+_MOST_PASSES = 128
+"""Passes through a block of the run that tells what the allocator takes: more of them would take longer than all else of a check."""
+
 _ROUGHLY = 2
 """Micro-batches of the run that a rough answer comes from, of which the second stands for all but the first."""
 
@@ -259,7 +262,10 @@ class Planner:
             )
         if reserving is None:
             return run
-        return replace(run, torn=self._run_once(plan, techniques, *reserving).torn)
+        torn = self._run_once(plan, techniques, *reserving).torn
+        if (reserving[1] or count) < min(count, _LIKE_ALL):
+            torn = max(torn, run.torn)  # as none of its micro-batches may have found gradients
+        return replace(run, torn=torn)
 
     def _runs_from(self, base: int | None, few: int | None, rough: bool) -> list[RunKey]:
         """Return the runs that one of all blocks and micro-batches is carried on from, as `_carried_on` and `_deep` ask for them."""
@@ -275,7 +281,8 @@ class Planner:
         """Return the run of all blocks that tells what the allocator takes of the device; None where there is no allocator, or no such model."""
         if self.machine.type == "cpu" or self.wanted is not None:
             return None
-        return None, None if count <= _LIKE_ALL else _LIKE_ALL
+        few = min(count, _LIKE_ALL, max(1, _MOST_PASSES // self.depth))
+        return None, None if few == count else few
 
     def _run_side_by_side(self, plan: Plan, techniques: Sequence[Technique], keys: Sequence[RunKey]) -> None:
         """Make the runs that are not made yet, about half of their work in the second process; nothing where there is none."""

@@ -200,3 +200,20 @@ def test_what_each_block_keeps_counts_for_all_blocks_and_what_comes_and_goes_onc
     assert planner._torn_deep(one, two, 30) == 70 * mib + 30 * rest
     planner.machine = replace(planner.machine, expandable_segments=True)
     assert planner._torn_deep(one, two, 30) < 70 * mib + LARGE_SEGMENT
+
+
+def test_all_blocks_are_run_for_the_allocator_in_as_many_micro_batches_as_do_not_take_long() -> None:
+    device = find_device("a100-80")
+
+    def run_of(depth: int, micro_batches: int) -> tuple[int | None, int | None] | None:
+        window = Batch.of((torch.zeros(micro_batches, 1),))
+        layers = [nn.Sequential(nn.Linear(1, 1), nn.ReLU()) for _ in range(depth)]
+        subject = Subject(lambda: nn.Sequential(*layers), window, Job.of(updates=1), 1, ())
+        return Planner(subject, Machine(device, find_device("cpu"), "cuda:0"))._run_that_reserves(
+            micro_batches
+        )
+
+    assert run_of(32, 16) == (None, 3)
+    assert run_of(32, 2) == run_of(80, 1) == (None, None)
+    assert run_of(80, 16) == (None, 1)
+    assert run_of(200, 16) == (None, 1)
