@@ -50,6 +50,14 @@ net = Two()
 """
 BEFORE = "learn(net.parameters())\n"
 LOADED = "kept = io.BytesIO(); torch.save(Two().state_dict(), kept); kept.seek(0); net.load_state_dict(torch.load(kept))\n"
+OTHER = """
+other = nn.Linear(12, 3)
+optimizer = torch.optim.SGD(other.parameters(), 0.1)
+for update in range(4):
+    x = torch.randn(32, 12)
+    loss = F.cross_entropy(other(x), (x[:, 0] > 0).long() + (x[:, 1] > 0).long())
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
 CHOSEN = "chosen = [p for p in net.parameters() if p.requires_grad]  # cause\nlearn(chosen)\n"
 
 
@@ -66,6 +74,14 @@ CHOSEN = "chosen = [p for p in net.parameters() if p.requires_grad]  # cause\nle
         ("net.second = Beside(net.second)\n" + CHOSEN, ""),
         # what was trained with its adapters goes on
         ("net.second = Low(net.second)\n" + BEFORE + "learn(net.parameters(), 1e-3)\n", ""),
+        # a pass to see that it goes, before there is an optimizer
+        (LOADED + "net.second = Low(net.second)\nshape = net(torch.randn(4, 12)).shape\n" + CHOSEN, "not_frozen"),
+        # what was trained with its adapters comes from a file
+        ("net.second = Low(net.second)\nnn.init.normal_(net.second.lora_B, std=0.02)\n" + LOADED.replace("Two()", "net") + CHOSEN, ""),
+        # another model has learned before
+        (OTHER + "net.second = Beside(net.second)\n" + CHOSEN, ""),
+        # what is frozen may be given to the optimizer
+        (BEFORE + "net.requires_grad_(False)\nnet.second = Low(net.second)\nlearn(net.parameters())\n", ""),
     ],
 )  # fmt: skip
 def test_weights_below_fresh_adapters_are_frozen(tmp_path: Path, text: str, pitfall: str) -> None:

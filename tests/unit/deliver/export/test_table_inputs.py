@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from snugfit.data.tables import table_cells
 from snugfit.data.tables.table_format import TableFormat, fit_format
 from snugfit.deliver.export import table_inputs
 
@@ -67,6 +68,10 @@ def test_a_row_that_a_run_would_refuse_is_refused(change: dict[str, Any], messag
     assert 1 in table.encode([MESSY[0], row])[2]
     with pytest.raises(ValueError, match=message):
         table_inputs.encode([MESSY[0], row], table.as_dict())
+
+
+def test_gaps_are_written_as_a_run_reads_them() -> None:
+    assert table_inputs.GAPS == table_cells.GAPS
 
 
 def test_it_needs_numpy_alone_and_the_file_beside_it(tmp_path: Path) -> None:

@@ -202,18 +202,34 @@ def test_what_each_block_keeps_counts_for_all_blocks_and_what_comes_and_goes_onc
     assert planner._torn_deep(one, two, 30) < 70 * mib + LARGE_SEGMENT
 
 
+def _deep_planner(depth: int, micro_batches: int) -> Planner:
+    window = Batch.of((torch.zeros(micro_batches, 1),))
+    layers = [nn.Sequential(nn.Linear(1, 1), nn.ReLU()) for _ in range(depth)]
+    subject = Subject(lambda: nn.Sequential(*layers), window, Job.of(updates=1), 1, ())
+    return Planner(subject, Machine(find_device("a100-80"), find_device("cpu"), "cuda:0"))
+
+
 def test_all_blocks_are_run_for_the_allocator_in_as_many_micro_batches_as_do_not_take_long() -> None:
-    device = find_device("a100-80")
+    def runs_in(depth: int, micro_batches: int) -> tuple[int | None, int | None] | None:
+        return _deep_planner(depth, micro_batches)._run_that_reserves(micro_batches)
 
-    def run_of(depth: int, micro_batches: int) -> tuple[int | None, int | None] | None:
-        window = Batch.of((torch.zeros(micro_batches, 1),))
-        layers = [nn.Sequential(nn.Linear(1, 1), nn.ReLU()) for _ in range(depth)]
-        subject = Subject(lambda: nn.Sequential(*layers), window, Job.of(updates=1), 1, ())
-        return Planner(subject, Machine(device, find_device("cpu"), "cuda:0"))._run_that_reserves(
-            micro_batches
-        )
+    assert runs_in(32, 16) == (None, 3)
+    assert runs_in(32, 2) == runs_in(80, 1) == (None, None)
+    assert runs_in(80, 16) == (None, 1)
+    assert runs_in(200, 16) == (None, 1)
+    deeper = _deep_planner(32, 16)
+    deeper.wanted = 40
+    assert deeper._run_that_reserves(16) is None, "there is no such model"
 
-    assert run_of(32, 16) == (None, 3)
-    assert run_of(32, 2) == run_of(80, 1) == (None, None)
-    assert run_of(80, 16) == (None, 1)
-    assert run_of(200, 16) == (None, 1)
+
+@pytest.mark.parametrize(
+    ("depth", "few", "all_blocks", "torn"), [(32, 70, 60, 60), (80, 70, 60, 70), (80, 70, 90, 90)]
+)
+def test_few_blocks_count_where_all_were_run_in_too_few_micro_batches_to_find_gradients(
+    depth: int, few: int, all_blocks: int, torn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner = _deep_planner(depth, 5)
+    monkeypatch.setattr(planner, "_deep", lambda *given, **more: Run([], few, (), Parts(), 1.0))
+    monkeypatch.setattr(planner, "_run_once", lambda *given: Run([], all_blocks, (), Parts(), 1.0))
+    run = planner._carried_on(Plan(device="cuda", micro_batch=1), (), 4, None, rough=False)
+    assert run.torn == torn

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -28,16 +29,22 @@ class AdapterWatch(Companion):
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._done = False
+        self._plain: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        """Modules of which no factors fit, with the number of parameters that they had: most are, and all are called in each update."""
 
     def ended(self, given: ModuleOutput) -> None:
         """Note weights below fresh adapters that an optimizer trains with them, and that another one, or a checkpoint, has brought there."""
         if self._done or given.outermost or not torch.is_grad_enabled():
             return
         parameters = list(itertools.islice(given.module.parameters(), MOST_PARAMETERS + 1))
-        if not 2 < len(parameters) <= MOST_PARAMETERS:
+        if not 2 < len(parameters) <= MOST_PARAMETERS or self._plain.get(given.module) == len(parameters):
             return
-        for whole, factors in _adapted([each for each in parameters if each.dim() == 2]):
-            at = self._trained_with(whole, factors)
+        fitting = list(_fitting([each for each in parameters if each.dim() == 2]))
+        if not fitting:
+            self._plain[given.module] = len(parameters)
+        for whole, *factors in fitting:
+            begins = [not bool(each.detach().any()) for each in factors]
+            at = self._trained_with(whole, factors) if begins[0] is not begins[1] else ""
             if at:
                 self._done = True
                 what = (
@@ -46,8 +53,9 @@ class AdapterWatch(Companion):
                 )
                 fix = "model.requires_grad_(False)   # before the adapters are put in\nfor name, each in model.named_parameters():\n    each.requires_grad_('lora_' in name)"
                 self._recorder.add(Fault(at, self._recorder.log.updates, "not_frozen", what, fix))
+                return
 
-    def _trained_with(self, whole: nn.Parameter, factors: tuple[Tensor, Tensor]) -> str:
+    def _trained_with(self, whole: nn.Parameter, factors: Sequence[Tensor]) -> str:
         """Return where the optimizer was made that has weights and their factors, if the weights learned before these were there; "" without."""
         recorder = self._recorder
         number, others = recorder.number(whole), {recorder.number(each) for each in factors}
@@ -79,15 +87,21 @@ def _given_at(made_at: str) -> str:
     return made_at
 
 
-def _adapted(matrices: list[nn.Parameter]) -> Iterator[tuple[nn.Parameter, tuple[Tensor, Tensor]]]:
-    """Yield a matrix and two thinner ones whose product has its shape, or a part of its rows, and of which one is all zeros."""
+def _fitting(matrices: list[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter, nn.Parameter]]:
+    """Yield a matrix and two thinner ones whose product, either of them transposed or not, has its shape, or a part of its rows.
+
+    >>> shapes = {"whole": (8, 6), "up": (8, 2), "down": (2, 6), "bias": (8, 8)}
+    >>> names = {tuple(shape): name for name, shape in shapes.items()}
+    >>> [[names[tuple(each.shape)] for each in found] for found in _fitting([nn.Parameter(torch.zeros(*shape)) for shape in shapes.values()])]
+    [['whole', 'up', 'down']]
+    >>> list(_fitting([nn.Parameter(torch.zeros(8, 8)) for _ in range(4)]))  # as in attention
+    []
+    """
     for whole, first, second in itertools.permutations(matrices, 3):
         rows, columns = whole.shape
-        for one, other in itertools.product((first, first.T), (second, second.T)):
-            rank = one.shape[1]
-            fits = other.shape == (rank, columns) and rows % len(one) == 0
-            if fits and 0 < 2 * rank <= min(len(one), columns):
-                zeros = [not bool(each.detach().any()) for each in (first, second)]
-                if zeros[0] is not zeros[1]:
-                    yield whole, (first, second)
-                break
+        ways = itertools.product((first.shape, first.shape[::-1]), (second.shape, second.shape[::-1]))
+        if any(
+            other == (rank, columns) and rows % up == 0 and 0 < 2 * rank <= min(up, columns)
+            for (up, rank), other in ways
+        ):
+            yield whole, first, second

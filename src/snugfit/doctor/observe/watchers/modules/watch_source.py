@@ -69,13 +69,13 @@ def _look_at_file(recorder: Recorder, file: str) -> None:
         recorder.add(ScoreSum(at, update, each.name, each.first, each.last, each.way))
     for copy in copies_under_a_count(file):
         recorder.add(CopyUnmoved(f"{shown(file)}:{copy.line}", update, copy.name))
-    fitted, graph = fitted_before_split(file), graph_of_all_edges(file)
-    if fitted is not None:
-        split_at = f"{shown(file)}:{fitted.split}"
-        recorder.add(FittedToAll(f"{shown(file)}:{fitted.line}", update, fitted.made_by, split_at))
-    if graph is not None:
-        split_at = f"{shown(file)}:{graph.split}"
-        recorder.add(GraphOfAllEdges(f"{shown(file)}:{graph.line}", update, graph.made_by, split_at))
+    for split, event in (
+        (fitted_before_split(file), FittedToAll),
+        (graph_of_all_edges(file), GraphOfAllEdges),
+    ):
+        if split is not None:
+            at, split_at = (f"{shown(file)}:{line}" for line in (split.line, split.split))
+            recorder.add(event(at, update, split.made_by, split_at))
 
 
 def _faults_of(file: str) -> Iterator[tuple[int, str, str, str]]:
