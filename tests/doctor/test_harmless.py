@@ -151,6 +151,7 @@ def test_forked_ranks_with_rows_of_their_own_are_clean() -> None:
     assert (seen.updates_seen, seen.left_out, seen.findings) == (6, (), ())
 
 
+@pytest.mark.release
 def test_a_gradient_that_is_clipped_on_one_rank_alone_is_found_by_the_weights_that_part() -> None:
     text = (HERE / "third_hand/faulty/norms_clipped_on_rank_zero.py").read_text()
     Path("train.py").write_text(

@@ -22,13 +22,20 @@ def partners(technique: Technique) -> list[tuple[Technique, ...]]:
     return [(other,) for other in problems.examples() if problems.is_legal((technique, other))]
 
 
-CASES = [(technique, others) for technique in CHANGING for others in partners(technique)]
-
+PAIRS = [(technique, *others) for technique in CHANGING for others in partners(technique)]
+SAMPLE = set(map(problems.name_of, problems.covering(PAIRS)))
+CASES = [
+    pytest.param(
+        *(pair[0], pair[1:]),
+        marks=pytest.mark.slow if problems.name_of(pair) in SAMPLE else pytest.mark.release,
+    )
+    for pair in PAIRS
+]
+"""Those in which each technique meets each seam are slow tests; the others are for a release."""
 
 ALONE = problems.cases([(technique,) for technique in CHANGING], problems.suitable)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("technique", "others"), CASES, ids=problems.name_of)
 def test_beside_another_technique_it_leaves_the_gradient_the_same(
     technique: Technique, others: tuple[Technique, ...]

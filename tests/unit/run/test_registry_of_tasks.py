@@ -20,6 +20,7 @@ from snugfit.deliver.model_registry import resolve_model
 from snugfit.errors import ModelError, SettingError, TrackingError
 from snugfit.run.from_recipe import train_recipe
 from snugfit.run.trained_model import load
+from tests.samples import some_of
 from tests.unit.tasks.task_cases import CASES, recipe_of, write_files, write_models
 
 pytestmark = pytest.mark.slow
@@ -53,7 +54,9 @@ def train(models: Path, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatc
     return run
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", some_of(CASES, "instruction", "preference", "image-classification", "sentence-embedding")
+)
 def test_it_is_stored_with_signature_and_example_and_compared_before_the_alias_moves(
     case: str, train: Train, uri: str
 ) -> None:
@@ -74,7 +77,9 @@ def test_it_is_stored_with_signature_and_example_and_compared_before_the_alias_m
     assert "Registered model" in report.read_text(), "of the run in the store, with what came last"
 
 
-@pytest.mark.parametrize("case", ["instruction", "causal-lm", "seq2seq", "masked-lm"])
+@pytest.mark.parametrize(
+    "case", some_of(["instruction", "causal-lm", "seq2seq", "masked-lm"], "instruction", "seq2seq")
+)
 def test_a_recipe_trains_on_from_the_version_that_is_registered_as_it_begins_adapters_merged(
     case: str, train: Train, uri: str
 ) -> None:
@@ -110,7 +115,10 @@ def test_new_weights_in_place_of_the_registered_ones_are_refused_before_anything
     assert not list((tmp_path / "runs").glob("kept/*"))
 
 
-@pytest.mark.parametrize("quantized", ["", "{nf4: {}}, "], ids=["whole", "nf4"])
+@pytest.mark.parametrize(
+    "quantized",
+    [pytest.param("", id="whole", marks=pytest.mark.release), pytest.param("{nf4: {}}, ", id="nf4")],
+)
 def test_an_adapter_alone_is_registered_beside_its_base_and_answers_as_the_merged_model(
     quantized: str, train: Train, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

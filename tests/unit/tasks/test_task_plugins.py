@@ -206,7 +206,7 @@ def test_a_run_of_it_is_trained_and_used_where_it_can_be_imported(
     assert {"loss", "mae"} <= json.loads(capsys.readouterr().out)["metrics"].keys()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_two_ranks_train_it_as_one_process(folder: Path) -> None:
     recipe = recipe_in(folder)
     command = [sys.executable, "-m", "snugfit", "train", str(recipe), "--allow-code", "--no-plan", "--quiet"]

@@ -149,10 +149,10 @@ class _Reader(nn.Module):
         return scores
 
 
-SETS = (
+SETS: tuple[Any, ...] = (
     (("adamw",), 1500),
-    (("adamw", "recompute"), 1500),
-    (("adamw", "bf16", "chunked_loss"), 1500),
+    pytest.param(("adamw", "recompute"), 1500, marks=pytest.mark.release),
+    pytest.param(("adamw", "bf16", "chunked_loss"), 1500, marks=pytest.mark.release),
     (("adamw", "master_weights", "optimizer_offload"), 600),
 )
 

@@ -162,7 +162,13 @@ def test_a_head_that_is_tied_to_its_embeddings_is_counted_once(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["plan.numerics=pure_bf16", "techniques=[optimizer_in_backward]"]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param([], marks=pytest.mark.release),
+        ["plan.numerics=pure_bf16", "techniques=[optimizer_in_backward]"],
+    ],
+)
 def test_states_in_pages_are_planned_without_a_gpu_in_the_memory_of_the_host(folder, more):
     """Moments of 8 bits of a table of a million numbers, which an update has come to a device that is full, and leave it."""
     path = folder / "llama" / "config.json"
