@@ -96,11 +96,15 @@ def reserved_bytes(
     Args:
         arriving: whether what is made until all weights have their format and place counts; not where they come so.
     """
-    return replay(_changes(trace, device, arriving), expandable_segments=expandable_segments)
+    changes = ((number, size) for _, number, size in changes_of(trace, device, arriving))
+    return replay(changes, expandable_segments=expandable_segments)
 
 
-def _changes(trace: Trace, device: str, arriving: bool) -> Iterator[tuple[int, int]]:
-    """Yield what is allocated and freed on a device: storages, and beside the results of an operator what its kernel takes within."""
+def changes_of(trace: Trace, device: str, arriving: bool) -> Iterator[tuple[int, int, int]]:
+    """Yield what is allocated and freed on a device: storages, and beside the results of an operator what its kernel takes within.
+
+    Each comes with its place among `trace.events`, in front of what `replay` takes.
+    """
     begin, left_out = 0, frozenset[int]()
     if not arriving:
         begin = next((op.event for op in trace.ops if op.place.phase is not Phase.SETUP), len(trace.events))
@@ -112,15 +116,15 @@ def _changes(trace: Trace, device: str, arriving: bool) -> Iterator[tuple[int, i
     workspace = 0
     for place, (number, storage, sign) in enumerate(trace.changes()):
         if workspace and place in taken:  # the next operator begins, which finds it free
-            yield from ((-1, workspace), (-1, -workspace))
+            yield from ((place, -1, workspace), (place, -1, -workspace))
         workspace = taken.get(place, workspace)
         if workspace and sign < 0:
-            yield from ((-1, workspace), (-1, -workspace))
+            yield from ((place, -1, workspace), (place, -1, -workspace))
             workspace = 0
         if storage.device == device and number not in left_out:
-            yield number, sign * storage.bytes
+            yield place, number, sign * storage.bytes
     if workspace:
-        yield from ((-1, workspace), (-1, -workspace))
+        yield from ((len(trace.events), -1, workspace), (len(trace.events), -1, -workspace))
 
 
 def replay(changes: Iterable[tuple[int, int]], *, expandable_segments: bool = False) -> Reserved:

@@ -10,9 +10,10 @@ import numpy as np
 
 from snugfit.core.tree import leaves
 from snugfit.planner.answers.answer import Prediction, Timeline
-from snugfit.planner.cost.records import Parts, Phase, Role
+from snugfit.planner.cost.records import Parts, Phase, Role, Trace
 from snugfit.planner.cost.roofline import NO_COSTS, Costs, combined
 from snugfit.planner.devices.device import Device, Machine
+from snugfit.planner.prediction.allocations import Allocations
 from snugfit.planner.prediction.staying import Streamed
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.planner.trace.segments import ROLES, Segment
@@ -36,7 +37,8 @@ class Run:
     These are the bytes that the allocator takes of the device beyond what is asked of it, operators whose results had to be bounded, the
     parts of the model that was run, which may have had fewer blocks, the FLOP/s that the device reaches at
     most in the run's numbers, the share of the bytes that the run may need more, what else is to be said
-    of its memory, its blocks where they are streamed, and tensors on the device by their sizes when most was asked for.
+    of its memory, its blocks where they are streamed, tensors on the device by their sizes when most was asked for, and the stream of
+    allocations.
     """
 
     segments: list[Segment]
@@ -48,6 +50,7 @@ class Run:
     notes: tuple[str, ...] = ()
     streamed: Streamed | None = None
     at_peak: Counter[int] = field(default_factory=Counter)
+    allocations: Allocations = field(default_factory=lambda: Allocations.of(Trace(), "cpu"))
 
 
 def prediction_of(

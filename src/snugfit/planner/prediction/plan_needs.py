@@ -19,12 +19,13 @@ from snugfit.errors import Untraceable
 from snugfit.kit.batch_norm import has_batch_norm
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answers.answer import Prediction
-from snugfit.planner.cost.allocator import Reserved, replay, reserved_bytes, torn_beside
+from snugfit.planner.cost.allocator import replay, torn_beside
 from snugfit.planner.cost.records import Op, Trace
 from snugfit.planner.cost.recurrent import note
 from snugfit.planner.cost.roofline import Costs, peak_rate, pricing
 from snugfit.planner.cost.workspace import doubt
 from snugfit.planner.devices.device import Machine
+from snugfit.planner.prediction.allocations import Allocations, carried_on, flat
 from snugfit.planner.prediction.by_size import BySize, repeated
 from snugfit.planner.prediction.depth import Blocks, longest_blocks, shortened, tells_blocks_apart
 from snugfit.planner.prediction.extrapolate import Axis, NotLinear, stretch
@@ -50,7 +51,7 @@ _LIKE_ALL = 3
 """Micro-batches after which the allocator takes nothing more: the first one, one that finds gradients, and the last one."""
 
 _MOST_PASSES = 128
-"""Passes through a block of the run that tells what the allocator takes: more of them would take longer than all else of a check."""
+"""Passes through a block of a run of all blocks for the allocator alone: more of them would take longer than all else of a check."""
 
 _ROUGHLY = 2
 """Micro-batches of the run that a rough answer comes from, of which the second stands for all but the first."""
@@ -249,23 +250,19 @@ class Planner:
     ) -> Run:
         """Return the run from `base` blocks and `few` micro-batches, each None for all of them."""
         count = self.micro_batches(plan)
-        reserving = None if rough or base is None else self._run_that_reserves(count)
-        keys = self._runs_from(base, few, rough)
-        self._run_side_by_side(plan, techniques, keys if reserving is None else [reserving, *keys])
+        self._run_side_by_side(plan, techniques, self._runs_from(base, few, rough))
         run = self._deep(plan, techniques, base, few, check=not rough)
         if few is not None and rough:
             return repeated(run, count)
+        deep = run
         if few is not None:
             more = self._deep(plan, techniques, base, few + 1, check=False)
             run = replace(
                 more, segments=stretch(run.segments, more.segments, Axis("micro_batch", few, count))
             )
-        if reserving is None:
+        if rough or base is None or self.machine.type == "cpu" or self.wanted is not None:
             return run
-        torn = self._run_once(plan, techniques, *reserving).torn
-        if (reserving[1] or count) < min(count, _LIKE_ALL):
-            torn = max(torn, run.torn)  # as none of its micro-batches may have found gradients
-        return replace(run, torn=torn)
+        return replace(run, torn=self._torn_of_all(plan, techniques, base, few, deep))
 
     def _runs_from(self, base: int | None, few: int | None, rough: bool) -> list[RunKey]:
         """Return the runs that one of all blocks and micro-batches is carried on from, as `_carried_on` and `_deep` ask for them."""
@@ -277,12 +274,34 @@ class Planner:
         third = base + 2 * period
         return keys if rough or wanted <= third else [*keys, (third, few)]
 
-    def _run_that_reserves(self, count: int) -> RunKey | None:
-        """Return the run of all blocks that tells what the allocator takes of the device; None where there is no allocator, or no such model."""
-        if self.machine.type == "cpu" or self.wanted is not None:
-            return None
+    def _torn_of_all(
+        self, plan: Plan, techniques: Sequence[Technique], base: int, few: int | None, deep: Run
+    ) -> int:
+        """Return the bytes that the allocator takes beyond what is asked of it by all blocks.
+
+        Args:
+            deep: the run of all blocks, in as `few` micro-batches.
+        """
+        assert self.blocks is not None
+        depths = [base + more * self.blocks.period for more in range(3)]
+        streams = [self._run_once(plan, techniques, depth, few).allocations for depth in depths]
+        try:
+            one, two, three = (each.by_piece() for each in streams)
+            if carried_on(one, two, self._axis(base, depths[-1]), [*three]) != three:
+                raise NotLinear("the allocations of a third depth are not what two of them tell")
+            keys = [each.key for each in deep.segments]
+            whole = carried_on(one, two, self._axis(base, self.blocks.count), keys)
+            return replay(flat(whole), expandable_segments=self.machine.expandable_segments).torn
+        except NotLinear:
+            return self._torn_as_run(plan, techniques, deep)
+
+    def _torn_as_run(self, plan: Plan, techniques: Sequence[Technique], deep: Run) -> int:
+        """Return the same from a run of all blocks, in as many micro-batches as do not take long."""
+        count = self.micro_batches(plan)
         few = min(count, _LIKE_ALL, max(1, _MOST_PASSES // self.depth))
-        return None, None if few == count else few
+        torn = self._run_once(plan, techniques, None, None if few == count else few).torn
+        # none of its micro-batches may have found gradients
+        return max(torn, deep.torn) if few < min(count, _LIKE_ALL) else torn
 
     def _run_side_by_side(self, plan: Plan, techniques: Sequence[Technique], keys: Sequence[RunKey]) -> None:
         """Make the runs that are not made yet, about half of their work in the second process; nothing where there is none."""
@@ -314,24 +333,24 @@ class Planner:
         check: bool,
     ) -> Run:
         """Return the run of all blocks, from those of few."""
-        blocks = self.blocks
-        if blocks is None or base is None:
+        if self.blocks is None or base is None:
             return self._run_once(plan, techniques, None, micro_batches)
-        period, wanted = blocks.period, self.wanted or blocks.count
-
-        def axis(count: int) -> Axis:
-            return Axis("block", base, count, period, blocks.start, blocks.irregular)
-
+        period, wanted = self.blocks.period, self.wanted or self.blocks.count
         one, two = (self._run_once(plan, techniques, depth, micro_batches) for depth in (base, base + period))
         if check and wanted > base + 2 * period:
             three = self._run_once(plan, techniques, base + 2 * period, micro_batches)
-            stretched = stretch(one.segments, two.segments, axis(base + 2 * period))
+            stretched = stretch(one.segments, two.segments, self._axis(base, base + 2 * period))
             if [(each.key, each.bytes) for each in stretched] != [
                 (each.key, each.bytes) for each in three.segments
             ]:
                 raise NotLinear("a third depth is not what two of them tell")
-        segments = stretch(one.segments, two.segments, axis(wanted))
+        segments = stretch(one.segments, two.segments, self._axis(base, wanted))
         return replace(two, segments=segments, torn=self._torn_deep(one, two, (wanted - base) // period - 1))
+
+    def _axis(self, base: int, wanted: int) -> Axis:
+        """Return the way from a model of some blocks to one of others."""
+        assert self.blocks is not None
+        return Axis("block", base, wanted, self.blocks.period, self.blocks.start, self.blocks.irregular)
 
     def _run_once(
         self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
@@ -364,7 +383,12 @@ class Planner:
         pieces = cut(trace, machine.type, self._costs[kind])
         copy = next(iter(copies_of_blocks(trace.ops, trace.parts)), None)
         weights, packed = trace.parts.frozen_block
-        reserved = self._reserved(trace, arriving=not self.subject.loaded_so(techniques))
+        allocations = Allocations.of(
+            Trace() if machine.type == "cpu" else trace,
+            machine.type,
+            arriving=not self.subject.loaded_so(techniques),
+        )
+        reserved = replay(allocations, expandable_segments=machine.expandable_segments)
         return Run(
             pieces,
             reserved.torn,
@@ -375,6 +399,7 @@ class Planner:
             note(trace.ops),
             None if copy is None else Streamed(weights, 0 if kind[1] else packed, self._costs[kind](copy)),
             reserved.at_peak,
+            allocations,
         )
 
     def _of_depth(self, depth: int | None) -> nn.Module:
@@ -383,13 +408,6 @@ class Planner:
             assert depth is not None and self.blocks is not None
             self._models[depth] = shortened(self._models[None], self.blocks, depth)
         return self._models[depth]
-
-    def _reserved(self, trace: Trace, arriving: bool) -> Reserved:
-        """Return what the allocator takes of the device; nothing where there is none."""
-        if self.machine.type == "cpu":
-            return replay(())
-        expandable = self.machine.expandable_segments
-        return reserved_bytes(trace, self.machine.type, expandable_segments=expandable, arriving=arriving)
 
     def _torn_deep(self, one: Run, two: Run, periods: int) -> int:
         """Return the bytes that the allocator takes beyond what is asked of it, with so many periods of blocks more than the second run has.

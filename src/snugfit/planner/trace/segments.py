@@ -74,7 +74,7 @@ def cut(trace: Trace, device: str, costs: Callable[[Op], Costs]) -> list[Segment
         device: whose memory it is about.
         costs: what an operator takes of the device, the link and the host.
     """
-    keys = _keys(trace.ops)
+    keys = keys_of(trace.ops)
     if not keys:
         return []
     live, host = _curves(trace, device)
@@ -153,8 +153,8 @@ def _curves(trace: Trace, device: str) -> tuple[Bytes, npt.NDArray[np.int64]]:
     return live, np.concatenate([[0], np.cumsum(changes * host[numbers])])
 
 
-def _keys(ops: Sequence[Op]) -> list[Key]:
-    """Return the piece that each operator is in. What lies between two blocks goes to the one before it."""
+def keys_of(ops: Sequence[Op]) -> list[Key]:
+    """Return the key of the piece that each operator is in. What lies between two blocks goes to the one before it."""
     keys: list[Key] = []
     entered: dict[tuple[int, Phase, int, int], int] = {}
     last = key = None

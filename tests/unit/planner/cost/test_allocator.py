@@ -11,12 +11,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snugfit.core.batch import Batch
+from snugfit.core.job import Job, Plan
 from snugfit.planner.cost import allocator
 from snugfit.planner.cost.allocator import AllocatorSettings, Reserved, replay, reserved_bytes
 from snugfit.planner.cost.records import Op, Phase, Place, Storage, Trace
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.prediction import plan_needs
+from snugfit.planner.trace.dry_run import Subject
+from snugfit.techniques import find
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -195,17 +199,18 @@ def test_settings_are_read_as_torch_reads_them(
 def test_a_plan_reserves_by_the_machines_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
-    def reserved(trace: Any, device: str, *, expandable_segments: bool, arriving: bool) -> Any:
+    def replayed(changes: Any, *, expandable_segments: bool) -> Reserved:
         asked.append(expandable_segments)
-        return replay([(0, MIB)])
+        return replay(changes)
 
-    monkeypatch.setattr(plan_needs, "reserved_bytes", reserved)
-    planner = plan_needs.Planner.__new__(plan_needs.Planner)
+    monkeypatch.setattr(plan_needs, "replay", replayed)
+    window = Batch.of((torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)))
+    techniques = (find("adamw")(),)
+    subject = Subject(lambda: torch.nn.Linear(1, 2), window, Job.of(global_batch=2, updates=1), 2, techniques)
+    cpu = find_device("cpu")
     for setting in (False, True):
-        planner.machine = Machine(
-            find_device("h100"), find_device("cpu"), "cuda", expandable_segments=setting
-        )
-        planner._reserved(Trace.__new__(Trace), arriving=True)
+        planner = plan_needs.Planner(subject, Machine(cpu, cpu, expandable_segments=setting))
+        planner.run(Plan(device="cpu"), techniques, None, None)
     assert asked == [False, True]
 
 

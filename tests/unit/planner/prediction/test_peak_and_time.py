@@ -16,13 +16,15 @@ from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
+from snugfit.core.technique import Technique
 from snugfit.planner.cost import roofline
 from snugfit.planner.cost.allocator import LARGE_SEGMENT
-from snugfit.planner.cost.records import Parts, Phase
+from snugfit.planner.cost.records import Parts, Phase, Trace
 from snugfit.planner.cost.roofline import combined
 from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.prediction import plan_needs
+from snugfit.planner.prediction.allocations import Allocations
 from snugfit.planner.prediction.peak_and_time import Run, _ahead_bytes, _before_and_after_waiting
 from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.target import Target, machine_of
@@ -209,17 +211,39 @@ def _deep_planner(depth: int, micro_batches: int) -> Planner:
     return Planner(subject, Machine(find_device("a100-80"), find_device("cpu"), "cuda:0"))
 
 
-def test_all_blocks_are_run_for_the_allocator_in_as_many_micro_batches_as_do_not_take_long() -> None:
-    def runs_in(depth: int, micro_batches: int) -> tuple[int | None, int | None] | None:
-        return _deep_planner(depth, micro_batches)._run_that_reserves(micro_batches)
+def _whole_runs(planner: Planner, torn: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | None, ...]]:
+    """Have all runs take so many bytes beside what is asked for, from streams that tell nothing; those of all blocks are listed."""
+    asked: list[tuple[int | None, ...]] = []
+    alike = Key(0, Phase.SETUP, 0, 0, 0, -1)
+    stream = replace(Allocations.of(Trace(), "cuda"), keys=(alike, alike))
 
-    assert runs_in(32, 16) == (None, 3)
-    assert runs_in(32, 2) == runs_in(80, 1) == (None, None)
-    assert runs_in(80, 16) == (None, 1)
-    assert runs_in(200, 16) == (None, 1)
-    deeper = _deep_planner(32, 16)
-    deeper.wanted = 40
-    assert deeper._run_that_reserves(16) is None, "there is no such model"
+    def run_once(plan: Plan, techniques: Sequence[Technique], depth: int | None, few: int | None) -> Run:
+        asked.extend([(depth, few)] if depth is None else [])
+        return Run([], torn, (), Parts(), 1.0, allocations=stream)
+
+    monkeypatch.setattr(planner, "_run_once", run_once)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("depth", "micro_batches", "few"), [(32, 16, 3), (32, 2, None), (80, 1, None), (80, 16, 1), (200, 16, 1)]
+)
+def test_all_blocks_are_run_for_the_allocator_in_as_many_micro_batches_as_do_not_take_long(
+    depth: int, micro_batches: int, few: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner = _deep_planner(depth, micro_batches)
+    asked = _whole_runs(planner, 60, monkeypatch)
+    planner._torn_of_all(Plan(device="cuda", micro_batch=1), (), 4, None, Run([], 70, (), Parts(), 1.0))
+    assert asked == [(None, few)]
+
+
+def test_a_model_that_is_not_there_is_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = _deep_planner(32, 5)
+    asked = _whole_runs(planner, 60, monkeypatch)
+    planner.wanted = 40
+    monkeypatch.setattr(planner, "_deep", lambda *given, **more: Run([], 70, (), Parts(), 1.0))
+    assert planner._carried_on(Plan(device="cuda", micro_batch=1), (), 4, None, rough=False).torn == 70
+    assert asked == []
 
 
 @pytest.mark.parametrize(
@@ -229,7 +253,7 @@ def test_few_blocks_count_where_all_were_run_in_too_few_micro_batches_to_find_gr
     depth: int, few: int, all_blocks: int, torn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planner = _deep_planner(depth, 5)
+    _whole_runs(planner, all_blocks, monkeypatch)
     monkeypatch.setattr(planner, "_deep", lambda *given, **more: Run([], few, (), Parts(), 1.0))
-    monkeypatch.setattr(planner, "_run_once", lambda *given: Run([], all_blocks, (), Parts(), 1.0))
     run = planner._carried_on(Plan(device="cuda", micro_batch=1), (), 4, None, rough=False)
     assert run.torn == torn
