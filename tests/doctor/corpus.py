@@ -3,7 +3,7 @@
 A faulty script is named after its pitfall, and marks the line that should be reported with `# <- here`. Those in
 `fresh` were written after the detectors were frozen; what the frozen ones missed is kept in `MISSED_AT_FIRST`.
 
-Those in `second_hand`, `third_hand` and `sixth_hand` to `twelfth_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
+Those in `second_hand`, `third_hand` and `sixth_hand` to `thirteenth_hand` were written by somebody who had read no detector, those in `fourth_hand` and `fifth_hand` by the
 writer of the detectors from reports of users. They are named after what they train; `expected.json` says which pitfalls name the fault, and
 `SHA256SUMS` was written down before a detector saw them.
 """
@@ -41,6 +41,7 @@ HERE = Path(__file__).resolve().parent
     TENTH_HAND,
     ELEVENTH_HAND,
     TWELFTH_HAND,
+    THIRTEENTH_HAND,
 ) = (
     HERE / f"{name}_hand"
     for name in (
@@ -55,6 +56,7 @@ HERE = Path(__file__).resolve().parent
         "tenth",
         "eleventh",
         "twelfth",
+        "thirteenth",
     )
 )
 MARK = "# <- here"
@@ -689,7 +691,7 @@ NEAR_FAULTS_OF_TENTH_HAND = (
 UNKNOWN_NAMES = ("critic_frozen", "returns", "same_order")
 """Names that the tenth hand expected and that no check has; the eleventh expected the last."""
 
-WITHOUT_MARKS = (TENTH_HAND, ELEVENTH_HAND, TWELFTH_HAND)
+WITHOUT_MARKS = (TENTH_HAND, ELEVENTH_HAND, TWELFTH_HAND, THIRTEENTH_HAND)
 """Hands that wrote their lines down beside the scripts alone."""
 
 FOUND_OF_ELEVENTH_HAND = (
@@ -926,6 +928,85 @@ ALARMS_OF_TWELFTH_HAND = (
 MEASURED_IN_SECONDS = ("ssd_buoys_twin",)
 """Those of them of which it was said that they wait for data about as long as they compute, which differs from machine to machine."""
 
+FOUND_OF_THIRTEENTH_HAND = (
+    "accelerate_ner_1",
+    "accelerate_ner_3",
+    "active_pool_3",
+    "dcgan_icons_1",
+    "dcgan_icons_2",
+    "gcn_papers_1",
+    "gcn_papers_2",
+    "gcn_papers_3",
+    "hf_triage_1",
+    "maml_sines_2",
+    "mtl_soil_1",
+    "mtl_soil_2",
+    "peft_tickets_2",
+    "simclr_glyphs_1",
+    "simclr_glyphs_2",
+    "spawn_weather_2",
+    "speech_mels_3",
+    "translate_noam_1",
+    "translate_noam_3",
+    "unet_roads_1",
+)
+"""Faults of `thirteenth_hand` that the detectors as they were frozen found at a marked line."""
+
+ELSEWHERE_OF_THIRTEENTH_HAND = (
+    "ddpm_rings_1",
+    "hf_triage_2",
+    "mtl_soil_3",
+    "peft_tickets_3",
+)
+"""Faults of `thirteenth_hand` that they found at a line that is not marked."""
+
+MISSED_OF_THIRTEENTH_HAND = (
+    "accelerate_ner_2",
+    "active_pool_1",
+    "active_pool_2",
+    "dcgan_icons_3",
+    "ddpm_rings_2",
+    "ddpm_rings_3",
+    "deepar_sales_1",
+    "deepar_sales_2",
+    "deepar_sales_3",
+    "fedavg_clinics_1",
+    "fedavg_clinics_2",
+    "fedavg_clinics_3",
+    "gpt_sums_1",
+    "gpt_sums_2",
+    "gpt_sums_3",
+    "hf_triage_3",
+    "maml_sines_1",
+    "maml_sines_3",
+    "peft_tickets_1",
+    "ppo_crane_1",
+    "ppo_crane_2",
+    "ppo_crane_3",
+    "simclr_glyphs_3",
+    "spawn_weather_1",
+    "spawn_weather_3",
+    "speech_mels_1",
+    "speech_mels_2",
+    "translate_noam_2",
+    "twotower_books_1",
+    "twotower_books_2",
+    "twotower_books_3",
+    "unet_roads_2",
+    "unet_roads_3",
+    "yolo_parcels_1",
+    "yolo_parcels_2",
+    "yolo_parcels_3",
+)
+"""Faults of `thirteenth_hand` that they missed, named otherwise, or found as worth a look alone."""
+
+ALARMS_OF_THIRTEENTH_HAND = (
+    "simclr_glyphs_twin",
+    "translate_noam_twin",
+    "translate_noam_twin2",
+)
+"""Clean scripts of `thirteenth_hand` on which they found something certain or likely."""
+
 RANKS_OF_THIRD_HAND = ("ddp_through_module", "ddp_two_ranks", "epoch_never_set", "norms_clipped_on_rank_zero")
 """Scripts of `third_hand` that start ranks of their own, and so run as commands."""
 
@@ -984,6 +1065,7 @@ class Case:
             TENTH_HAND,
             ELEVENTH_HAND,
             TWELFTH_HAND,
+            THIRTEENTH_HAND,
         ):
             if hand in self.script.parents:
                 named = expected(hand)["faulty"].get(self.script.stem, {}).get("pitfalls", ())

@@ -17,6 +17,7 @@ from tests.doctor.corpus import (
     ALARMS_OF_ELEVENTH_HAND,
     ALARMS_OF_NINTH_HAND,
     ALARMS_OF_TENTH_HAND,
+    ALARMS_OF_THIRTEENTH_HAND,
     ALARMS_OF_TWELFTH_HAND,
     AT_ANOTHER_LINE,
     AT_THE_LINE_OF_ELEVENTH_HAND,
@@ -33,6 +34,7 @@ from tests.doctor.corpus import (
     ELSEWHERE_OF_SEVENTH_HAND,
     ELSEWHERE_OF_SIXTH_HAND,
     ELSEWHERE_OF_TENTH_HAND,
+    ELSEWHERE_OF_THIRTEENTH_HAND,
     ELSEWHERE_OF_TWELFTH_HAND,
     FIFTH_HAND,
     FOUND_BY_THIRD_HAND,
@@ -44,6 +46,7 @@ from tests.doctor.corpus import (
     FOUND_OF_SEVENTH_HAND,
     FOUND_OF_SIXTH_HAND,
     FOUND_OF_TENTH_HAND,
+    FOUND_OF_THIRTEENTH_HAND,
     FOUND_OF_TWELFTH_HAND,
     FOURTH_HAND,
     MARK,
@@ -63,6 +66,7 @@ from tests.doctor.corpus import (
     MISSED_OF_SEVENTH_HAND,
     MISSED_OF_SIXTH_HAND,
     MISSED_OF_TENTH_HAND,
+    MISSED_OF_THIRTEENTH_HAND,
     MISSED_OF_TWELFTH_HAND,
     NEAR_FAULTS_OF_NINTH_HAND,
     NEAR_FAULTS_OF_TENTH_HAND,
@@ -76,6 +80,7 @@ from tests.doctor.corpus import (
     SIXTH_HAND,
     TENTH_HAND,
     THIRD_HAND,
+    THIRTEENTH_HAND,
     TRUE_AFTER_ALL,
     TWELFTH_HAND,
     UNKNOWN_NAMES,
@@ -226,6 +231,7 @@ def test_the_corpus_is_as_large_as_was_promised() -> None:
         TENTH_HAND,
         ELEVENTH_HAND,
         TWELFTH_HAND,
+        THIRTEENTH_HAND,
     ],
     ids=attrgetter("name"),
 )
@@ -307,8 +313,13 @@ def test_the_sixth_hand_says_what_it_planted_where_from_and_what_the_frozen_dete
             (FOUND_OF_ELEVENTH_HAND, ELSEWHERE_OF_ELEVENTH_HAND, MISSED_OF_ELEVENTH_HAND),
         ),
         (TWELFTH_HAND, (60, 30), (FOUND_OF_TWELFTH_HAND, ELSEWHERE_OF_TWELFTH_HAND, MISSED_OF_TWELFTH_HAND)),
+        (
+            THIRTEENTH_HAND,
+            (60, 30),
+            (FOUND_OF_THIRTEENTH_HAND, ELSEWHERE_OF_THIRTEENTH_HAND, MISSED_OF_THIRTEENTH_HAND),
+        ),
     ],
-    ids=("seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth"),
+    ids=("seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth"),
 )
 def test_hands_since_the_seventh_say_what_they_planted_where_from_and_what_the_detectors_made_of_it(
     hand: Path, counts: tuple[int, int], at_first: tuple[tuple[str, ...], ...]
@@ -338,12 +349,14 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     tenth = (FOUND_OF_TENTH_HAND, ELSEWHERE_OF_TENTH_HAND, MISSED_OF_TENTH_HAND)
     eleventh = (FOUND_OF_ELEVENTH_HAND, ELSEWHERE_OF_ELEVENTH_HAND, MISSED_OF_ELEVENTH_HAND)
     twelfth = (FOUND_OF_TWELFTH_HAND, ELSEWHERE_OF_TWELFTH_HAND, MISSED_OF_TWELFTH_HAND)
+    thirteenth = (FOUND_OF_THIRTEENTH_HAND, ELSEWHERE_OF_THIRTEENTH_HAND, MISSED_OF_THIRTEENTH_HAND)
     assert [len(names) for names in seventh] == [27, 10, 15]
     assert [len(names) for names in eighth] == [34, 5, 22]
     assert [len(names) for names in ninth] == [31, 6, 23]
     assert [len(names) for names in tenth] == [28, 13, 19]
     assert [len(names) for names in eleventh] == [43, 4, 15]
     assert [len(names) for names in twelfth] == [27, 8, 25]
+    assert [len(names) for names in thirteenth] == [20, 4, 36]
     assert set(MENDED_OF_NINTH_HAND) == set(MISSED_OF_NINTH_HAND)
     assert set(AT_THE_LINE_OF_NINTH_HAND) == set(ELSEWHERE_OF_NINTH_HAND)
     assert set(ALARMS_OF_NINTH_HAND) < set(expected(NINTH_HAND)["clean"])
@@ -357,6 +370,7 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     assert set(AT_THE_LINE_OF_TWELFTH_HAND) < set(ELSEWHERE_OF_TWELFTH_HAND)
     assert set(NEAR_FAULTS_OF_TWELFTH_HAND) < set(expected(TWELFTH_HAND)["clean"])
     assert set(ALARMS_OF_TWELFTH_HAND) < set(expected(TWELFTH_HAND)["clean"])
+    assert set(ALARMS_OF_THIRTEENTH_HAND) < set(expected(THIRTEENTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 
 
