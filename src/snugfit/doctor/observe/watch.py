@@ -43,6 +43,7 @@ from snugfit.doctor.observe.watchers.optimizers.gradient_state import Gradients
 from snugfit.doctor.observe.watchers.optimizers.watch_ranks import watch_ranks
 from snugfit.doctor.observe.watchers.optimizers.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watchers.optimizers.watch_seeds import SeedWatch
+from snugfit.doctor.observe.watchers.scores.watch_draws import watch_draws
 from snugfit.doctor.observe.watchers.scores.watch_scores import watch_scores
 from snugfit.doctor.observe.watchers.tensors.watch_cuts import watch_cuts
 from snugfit.doctor.observe.watchers.tensors.watch_views import watch_views
@@ -105,6 +106,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_dropout(recorder, modules, patches)
     watch_recompute(recorder, patches)
     watch_scores(recorder, modules, patches)
+    watch_draws(recorder, patches)
     places.install(patches)
     watch_numbers(recorder, modules, terms, patches)
     watch_products(recorder, patches)

@@ -100,6 +100,7 @@ class OptimizerSeen:
     Args:
         frozen_at_end: none of them trains any more.
         maximizes: it climbs what is differentiated.
+        steps: how many it has taken.
     """
 
     id: int
@@ -112,6 +113,7 @@ class OptimizerSeen:
     remembers: bool = False
     frozen_at_end: bool = False
     maximizes: bool = False
+    steps: int = 0
 
 
 @dataclass

@@ -60,6 +60,7 @@ class Forward(Event):
         lag: how far the weights are from those of the trained model of the same structure, in the last move of these; -1 where
             that is not known, as of the trained model itself.
         way: which part of the way from the first weights of that model to its last ones these have gone; -1 where that is not known.
+        at_rest: whether all that trains of it lies outside of the parts that differ by mode, as the head over a frozen encoder does.
     """
 
     module: int
@@ -79,6 +80,7 @@ class Forward(Event):
     high: float = 0.0
     put_at: str = ""
     way: float = -1.0
+    at_rest: bool = False
 
 
 @dataclass(frozen=True)
@@ -484,6 +486,7 @@ class ScheduleStep(Event):
         mode: "min" or "max", whichever a schedule that waits for a plateau takes for better; "" for others.
         metric: the score that it was given; `of_losses` if that is one of the losses that were evaluated before.
         first: it had not been stepped before, and began at its beginning.
+        updates: how many steps its own optimizer had taken.
     """
 
     scheduler: int
@@ -491,6 +494,7 @@ class ScheduleStep(Event):
     metric: float = math.nan
     of_losses: bool = False
     first: bool = False
+    updates: int = 0
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,51 @@ def quotients_of_batches(file: str) -> Quotient | None:
             counted = _OVERLAP.search(name) and any(
                 _COUNTS.search(last_name(e)) for given in call.args for e in ast.walk(given)
             )
-            if _OF_ALL.search(name) or counted:
-                averaged = mean_of_batches(file, call.lineno)
+            root = _is_root_of_mean(call)
+            if _OF_ALL.search(name) or counted or root:
+                averaged = mean_of_batches(file, call.lineno) or (root and _parts_divided(file, call.lineno))
                 if averaged:
-                    return Quotient(call.lineno, name, averaged)
+                    return Quotient(call.lineno, "the root of a mean" if root else name, averaged)
     return None
+
+
+def _is_root_of_mean(call: ast.Call) -> bool:
+    """Return whether a call takes the root of the mean over all that a batch has, not of the means of its rows.
+
+    >>> texts = ("(e**2).mean().sqrt()", "torch.sqrt(F.mse_loss(a, b))", "(e**2).mean(1).sqrt()", "torch.sqrt(e)")
+    >>> [_is_root_of_mean(ast.parse(text, mode="eval").body) for text in texts]
+    [True, True, False, False]
+    """
+    if last_name(call.func) != "sqrt" or not isinstance(call.func, ast.Attribute):
+        return False
+    inner = call.args[0] if call.args else call.func.value
+    while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "item":
+        inner = inner.func.value
+    if not isinstance(inner, ast.Call) or any(
+        each.arg in ("dim", "axis", "reduction") for each in inner.keywords
+    ):
+        return False
+    name, of_values = last_name(inner.func), ("mse_loss", "mean_squared_error")
+    return name in of_values or (name == "mean" and not inner.args)
+
+
+def _parts_divided(file: str, line: int) -> int:
+    """Return the line that divides one part of a total by another, to which the loop around a line adds what this line gives beside a 1; 0 where none does."""
+    scope, loops = around(syntax_of(file), line)
+    for each in ast.walk(loops[-1]) if loops else ():
+        if not isinstance(each, ast.AugAssign) or not spans(each, line):
+            continue
+        parts = [part for e in ast.walk(each.value) if isinstance(e, ast.List | ast.Tuple) for part in e.elts]
+        total = ast.unparse(each.target)
+        if any(isinstance(part, ast.Constant) and part.value == 1 for part in parts):
+            for node in ast.walk(scope):
+                if isinstance(node, ast.BinOp) and _divides(node) and _is_part(node.left, total):
+                    return node.lineno if _is_part(node.right, total) else 0
+    return 0
+
+
+def _is_part(node: ast.expr, total: str) -> bool:
+    return isinstance(node, ast.Subscript) and ast.unparse(node.value) == total
 
 
 @lru_cache(maxsize=512)

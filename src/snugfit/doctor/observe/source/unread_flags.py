@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.source.script_syntax import Loop, last_name, names_in, own_nodes, syntax_of
+from snugfit.doctor.observe.source.script_syntax import (
+    Loop,
+    last_name,
+    names_in,
+    names_set_by,
+    own_nodes,
+    syntax_of,
+)
 
 _DONE = re.compile(
     r"(^|_)(done|dones|terminal|terminals|terminated|not_?done|non_?final|mask|masks)(_|$)", re.IGNORECASE
@@ -18,6 +25,7 @@ _DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
 _LOSS = re.compile(r"loss|criterion|backward")
 _MANY = re.compile(r"(^|_)(dones|terminals|terminated|masks|not_?dones)(_|$)", re.IGNORECASE)
 _STORES = ("append", "add", "push", "store", "remember", "put", "insert", "extend")
+MOST_STEPS = 3
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -86,6 +94,56 @@ def returns_over_ends(file: str) -> Unread | None:
             if name:
                 return Unread(int(getattr(recursion, "lineno", 0)), name)
     return None
+
+
+@lru_cache(maxsize=64)
+def masked_in_part(file: str) -> Unread | None:
+    """Return the line that adds a discounted value to a reward without flags of ends, where the sum that is made of it, in the same loop, is masked by them; None without."""
+    tree = syntax_of(file)
+    for scope in ast.walk(tree):
+        if not isinstance(scope, _Function | ast.Module):
+            continue
+        body = own_nodes(scope)
+        masks = _made_of_flags(body)
+        for loop in (each for each in body if isinstance(each, Loop)):
+            inside = [each for each in ast.walk(loop) if isinstance(each, ast.Assign)]
+            for each in inside:
+                bare = any(map(_is_bootstrap, ast.walk(each.value))) and not _names_read(each.value) & masks
+                summed = next((e for e in inside if bare and _sums_up(e, names_set_by(each), masks)), None)
+                if summed is not None:
+                    return Unread(each.lineno, min(_names_read(summed.value) & masks - names_set_by(summed)))
+    return None
+
+
+def _names_read(node: ast.AST) -> set[str]:
+    return {_read_name(each) for each in ast.walk(node)} - {""}
+
+
+def _sums_up(statement: ast.Assign, names: set[str], masks: set[str]) -> bool:
+    r"""Return whether a statement adds one of some names to its own discounted value, which a mask ends.
+
+    >>> texts = ("a = total = d + gamma * lam * m * total", "total = d + gamma * lam * total", "total = r + gamma * m * total")
+    >>> [_sums_up(ast.parse(text).body[0], {"d"}, {"m"}) for text in texts]
+    [True, False, False]
+    """
+    read, own = _names_read(statement.value), names_set_by(statement)
+    discounted = any(_DISCOUNT.search(name) for name in read)
+    return bool(read & own and read & names and read & masks - own) and discounted
+
+
+def _made_of_flags(body: tuple[ast.AST, ...]) -> set[str]:
+    """Return the names that hold flags of ends, and those that are computed from them."""
+    masks = {name for each in body if (name := _read_name(each)) and _DONE.search(name)}
+    for _ in range(MOST_STEPS):
+        for each in (each for each in body if isinstance(each, ast.Assign)):
+            for target in each.targets:
+                pairs = [(target, each.value)]
+                if isinstance(target, ast.Tuple) and isinstance(each.value, ast.Tuple):
+                    pairs = list(zip(target.elts, each.value.elts, strict=False))
+                for one, value in pairs:
+                    if _names_read(value) & masks:
+                        masks |= names_set_by(ast.Assign([one], value))
+    return masks
 
 
 def _goes_on(node: ast.AST) -> bool:

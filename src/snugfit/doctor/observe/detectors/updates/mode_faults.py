@@ -72,7 +72,7 @@ def trains_in_evaluation_mode(log: Log) -> list[Finding]:
             own = since.pop(event.optimizer, [])
             if own and differentiated:
                 updates += 1
-                if not any(each.training for each in own):
+                if not any(each.training or each.at_rest for each in own):
                     bad.append(own[0])
             differentiated = False
     if not bad or (len(bad) < 2 and updates > 1) or _is_frozen_norm_tuning(log, bad[0]):

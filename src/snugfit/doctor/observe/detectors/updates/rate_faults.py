@@ -29,7 +29,7 @@ HIGH, WHOLE, LEAST_MATRICES = 0.1, 1.0, 3
 UNMOVED, LOWEST = 1e-6, 1e-5
 """Of a rate that moves nothing: a move over the size of the weights, and the highest rate."""
 LEAST_STEPS = 3
-NEVER_REACHED, FAR_BEYOND = 0.01, 10.0
+NEVER_REACHED, FAR_BEYOND, LEAST_RATE = 0.01, 10.0, 1e-5
 VANISHED = 1e-3
 """Shares of the rate that an optimizer is made with."""
 _OF_FACTORS = ("LambdaLR", "MultiplicativeLR")
@@ -259,7 +259,9 @@ def scheduled_rate(log: Log) -> list[Finding]:
         if min(rates) < 0:
             return [_negative(optimizer, schedule, rates)]
         rises = rates[-1] == largest > rates[0]
-        slow = 0 < largest < NEVER_REACHED * base and not rises
+        # a rate of 1 is made to be multiplied by rates, as those of a warm-up by the width of the model
+        are_rates = base == 1 and schedule.name in _OF_FACTORS and largest >= LEAST_RATE
+        slow = 0 < largest < NEVER_REACHED * base and not rises and not are_rates
         gone = sum(rate < VANISHED * largest for rate in rates[rates.index(largest) :])
         if gone > len(rates) / 2:
             return [

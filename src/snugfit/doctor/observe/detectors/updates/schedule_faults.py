@@ -27,6 +27,7 @@ LEAST_UPDATES = 2
 FEWER = 3
 """A schedule that is stepped so many times less often than the optimizer is stepped in each epoch."""
 LEAST_AFTER = 3
+LEAST_TIMES = 3
 LEAST_RISE, HALF_WAY = 8, 0.5
 """Updates whose rates rise one after the other, and the part of the rate that a warm-up is to reach by then."""
 LEAST_FALL, NOTHING = 20, 1e-3
@@ -378,8 +379,36 @@ def _wrong_way(
     return f"a loss, such as {given:.4g}" if of_losses else ""
 
 
+def schedule_made_anew(log: Log) -> list[Finding]:
+    """Detect schedules that are made again and again at one line, each stepped when its optimizer has taken its last step."""
+    stepped = {each.id: each.steps for each in log.optimizers if each.steps}
+    moved: dict[int, int] = {}
+    for event in log.of(ScheduleStep):
+        moved.setdefault(event.scheduler, event.updates)
+    by_line: dict[str, list[SchedulerSeen]] = {}
+    for each in log.schedulers:
+        if each.id in moved and each.optimizer in stepped:
+            by_line.setdefault(each.at, []).append(each)
+    for at, made in by_line.items():
+        moves = any(moved[each.id] < stepped[each.optimizer] for each in made)
+        if moves or len({each.optimizer for each in made}) < LEAST_TIMES:
+            continue
+        return [
+            Finding(
+                "schedule_length",
+                Certainty.LIKELY,
+                f"{made[0].name} is made {len(made)} times, and stepped when its optimizer has taken its last step: no update has a rate that it sets.",
+                at,
+                ("each schedule begins at the first rate again",),
+                "rate = first_rate * decay**epoch   # of all that was trained; or keep one schedule, or its state_dict()",
+            )
+        ]
+    return []
+
+
 DETECTORS = (
     scheduler_order,
+    schedule_made_anew,
     schedule_length,
     warms_up_to_the_end,
     falls_too_soon,

@@ -396,6 +396,7 @@ class ModuleWatch:
                 high,
                 "" if grad or raw or not trained else self.swapped.put_at(module),
                 -1.0 if grad or trained else self.weights.way(module),
+                facts.at_rest,
             )
         )
 

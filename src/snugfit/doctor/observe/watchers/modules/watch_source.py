@@ -27,9 +27,10 @@ from snugfit.doctor.observe.source.idle_lines import (
 )
 from snugfit.doctor.observe.source.late_splits import fitted_before_split, graph_of_all_edges, refitted
 from snugfit.doctor.observe.source.lost_terms import lost_terms
+from snugfit.doctor.observe.source.own_numbers import numbered_anew
 from snugfit.doctor.observe.source.score_sums import wrong_sums
 from snugfit.doctor.observe.source.selection_by_test import selection_by_test
-from snugfit.doctor.observe.source.unread_flags import flags_left_out, returns_over_ends
+from snugfit.doctor.observe.source.unread_flags import flags_left_out, masked_in_part, returns_over_ends
 
 
 def look_at_source(recorder: Recorder) -> None:
@@ -88,6 +89,14 @@ def _faults_of(file: str) -> Iterator[tuple[int, str, str, str]]:
         )
         fix = f"targets = rewards + gamma * next_values * (1 - {flags.name}.float())"
         yield flags.line, "ends_left_out", what, fix
+    part = masked_in_part(file)
+    if part is not None:
+        what = (
+            f"The value of the next state is added to each reward, also to the last one of an episode: the sum of what comes behind it is masked by `{part.name}`, "
+            "and this value is not."
+        )
+        fix = "delta = reward + gamma * next_value * (1 - done) - value"
+        yield part.line, "ends_left_out", what, fix
     if ends is not None:
         what = (
             f"Each reward is given the discounted sum of all behind it, also of those of the episodes after its own: `{ends.name}` is kept and "
@@ -110,6 +119,14 @@ def _faults_of(file: str) -> Iterator[tuple[int, str, str, str]]:
         )
         fix = f"if val_score > best:   # as scored at line {choice.validated}\n    best, best_test = val_score, {choice.name}"
         yield choice.line, "leakage", what, fix
+    numbers = numbered_anew(file)
+    if numbers is not None:
+        what = (
+            f"What comes by in `{numbers.rows}` is numbered anew, in the order in which it comes there: the numbers are not those of the training, "
+            f"of the table at line {numbers.first}."
+        )
+        fix = "table = numbers_of(train_labels)   # once, and for all rows"
+        yield numbers.line, "mismatched_rows", what, fix
     reference, again = reference_that_learns(file), refitted(file)
     if reference is not None:
         what = f"`{reference.name}` is one model under two names: it is compared with itself, and moves as it learns."

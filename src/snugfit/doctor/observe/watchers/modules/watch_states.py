@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from snugfit.doctor.observe.events.run_events import Fault
 from snugfit.doctor.observe.events.state_events import Average, Restore
 from snugfit.doctor.observe.recording.attribute_patches import Patches
 from snugfit.doctor.observe.recording.recorder import Recorder
@@ -23,6 +24,15 @@ from snugfit.doctor.observe.watchers.weights.weights import WITNESSES
 _Call = Callable[..., Any]
 
 _COUNTER = "num_batches_tracked"
+LEAST_STATES = 3
+
+
+def look_for_shared_states(recorder: Recorder, states: int) -> None:
+    """Note that states of one module which are to differ are kept beside each other, and hold its own tensors."""
+    if states >= LEAST_STATES:
+        what = f"{states} states of one model, taken after other steps each, are kept beside each other: all hold its own tensors, and so the last weights."
+        fix = "states.append({name: each.clone() for name, each in model.state_dict().items()})"
+        recorder.add(Fault(where(), recorder.log.updates, "best_not_copied", what, fix))
 
 
 def watch_states(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
@@ -37,6 +47,7 @@ def watch_states(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
                     modules.own_states.taken(result, recorder.log.updates, where())
                     if recorder.log.updates:
                         look_for_best(recorder)
+                        look_for_shared_states(recorder, modules.own_states.count_of_living(result))
             return result
 
         return state_dict

@@ -59,8 +59,9 @@ def is_of(score: float, losses: list[tuple[float, int]]) -> bool:
     return any(math.isclose(score, each, rel_tol=1e-4) for each in known if each)
 
 
-def innermost_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer that Accelerate and others wrap in one of theirs."""
+def optimizer_of(scheduler: Any) -> Any:
+    """Return the optimizer of a schedule, that which Accelerate and others wrap in one of theirs."""
+    optimizer: Any = getattr(scheduler, "optimizer", None)
     while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = optimizer.optimizer
     return optimizer
@@ -90,7 +91,7 @@ def watch_schedules(recorder: Recorder, patches: Patches) -> None:
                 recorder.number(scheduler),
                 type(scheduler).__name__,
                 recorder.settings_at or where(),  # a trainer makes it of its arguments
-                recorder.number(innermost_optimizer(getattr(scheduler, "optimizer", None))),
+                recorder.number(optimizer_of(scheduler)),
                 length_of(scheduler),
             )
         )
@@ -108,8 +109,12 @@ def watch_schedules(recorder: Recorder, patches: Patches) -> None:
                     of_losses = mode == "max" and is_of(metric, recorder.scored_losses)
                     recorder.scored_losses.clear()
                     first = getattr(scheduler, "last_epoch", None) == 0
+                    own = recorder.optimizers.get(recorder.number(optimizer_of(scheduler)))
+                    updates = 0 if own is None else own.steps
                     recorder.add(
-                        ScheduleStep(where(), recorder.log.updates, number, mode, metric, of_losses, first)
+                        ScheduleStep(
+                            where(), recorder.log.updates, number, mode, metric, of_losses, first, updates
+                        )
                     )
             inside[0] += 1
             try:

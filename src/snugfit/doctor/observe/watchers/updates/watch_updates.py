@@ -19,6 +19,7 @@ from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import called_directly, innermost, line_in, where
 from snugfit.doctor.observe.source.overwritten_names import last_set
 from snugfit.doctor.observe.watchers.modules.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.optimizers.evaluation_steps import EvaluationSteps
 from snugfit.doctor.observe.watchers.optimizers.gradient_state import (
     Before,
     Gradients,
@@ -84,6 +85,7 @@ class UpdateWatch:
         self.terms = terms
         self.leaves = Leaves(recorder, modules)
         self.hand_steps = HandSteps(recorder)
+        self.evaluation_steps = EvaluationSteps(recorder)
         self.scalers = ScalerWatch(recorder, gradients)
         self._steps: dict[int, int] = {}
         self._depth = 0
@@ -458,6 +460,8 @@ class UpdateWatch:
 
     def _count_step(self, number: int) -> None:
         self._steps[number] = self._steps.get(number, 0) + 1
+        self.recorder.optimizers[number].steps += 1
+        self.evaluation_steps.after_step(number)
         counts = self._steps.values()
         self.recorder.updates_made, self.recorder.fewest_steps = max(counts), min(counts)
 

@@ -38,6 +38,13 @@ def differs_by_mode(module: nn.Module) -> bool:
     return isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
 
 
+def modes_are_frozen(module: nn.Module) -> bool:
+    """Return whether each part of a module that differs by mode has parameters, all of which are frozen."""
+    parts = [part for part in module.children() if any(map(differs_by_mode, part.modules()))]
+    own = [[each.requires_grad for each in part.parameters()] for part in parts]
+    return bool(own) and all(each and not any(each) for each in own)
+
+
 def is_stateless(module: nn.Module) -> bool:
     """Return whether it has nothing of its own, and does something."""
     owns = module._parameters or module._modules or module._buffers
@@ -63,12 +70,14 @@ class RootFacts:
     Args:
         optimized: how many parameters optimizers had then.
         trained: whether one of its own is among them.
+        at_rest: whether its parts that differ by mode are frozen.
     """
 
     def __init__(self, module: nn.Module, optimized: int, *, trained: bool) -> None:
         self.optimized, self.trained = optimized, trained
         self._modal = [weakref.ref(each) for each in module.modules() if differs_by_mode(each)]
         self._first = weakref.ref(next(module.parameters()))
+        self.at_rest = modes_are_frozen(module)
 
     @property
     def affected(self) -> bool:

@@ -78,6 +78,17 @@ class OwnStates:
                 return taken.at
         return ""
 
+    def count_of_living(self, state: Any) -> int:
+        """Return how many states that the script took of one module, each after other steps, it still has: all of them are the last one."""
+        first = _first(state)
+        if first is None or not first.numel():
+            return 0
+        living = [(each.tensor(), each.version) for each in self._taken.values()]
+        return len({
+            version for tensor, version in living
+            if tensor is not None and tensor.data_ptr() == first.data_ptr() and tensor.shape == first.shape
+        })  # fmt: skip
+
     def _known(self, first: Tensor) -> _Taken | None:
         """Return what is known of a tensor, whose number may have been given to another."""
         taken = self._taken.get(id(first))
