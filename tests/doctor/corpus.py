@@ -60,7 +60,7 @@ HERE = Path(__file__).resolve().parent
     )
 )
 MARK = "# <- here"
-_FORKS = re.compile(r"\bnum_workers=(?!0\b)")
+_FORKS = re.compile(r"\bnum_workers=(?!0\b)|\bmp\.spawn\(")
 
 MISSED_AT_FIRST = {
     "averaged_not_saved_2": "an average that load_state_dict puts in looked like a checkpoint that is restored",
@@ -1000,6 +1000,30 @@ MISSED_OF_THIRTEENTH_HAND = (
 )
 """Faults of `thirteenth_hand` that they missed, named otherwise, or found as worth a look alone."""
 
+MENDED_OF_THIRTEENTH_HAND = (
+    "active_pool_1",
+    "deepar_sales_1",
+    "fedavg_clinics_2",
+    "fedavg_clinics_3",
+    "hf_triage_3",
+    "maml_sines_3",
+    "ppo_crane_1",
+    "spawn_weather_3",
+)
+"""Of those, what is found at a marked line since, each by a check of a property that any script can break."""
+
+NEAR_FAULTS_OF_THIRTEENTH_HAND = (
+    "active_pool_twin",
+    "deepar_sales_twin",
+    "fedavg_clinics_twin",
+    "hf_triage_twin",
+    "maml_sines_twin",
+    "ppo_crane_twin",
+    "ppo_crane_twin2",
+    "spawn_weather_twin",
+)
+"""Clean scripts of `thirteenth_hand` that are as near to a fault as any to what was written after it."""
+
 ALARMS_OF_THIRTEENTH_HAND = (
     "simclr_glyphs_twin",
     "translate_noam_twin",
@@ -1097,7 +1121,7 @@ class Case:
 
 
 def examine(script: Path) -> Case:
-    """Run a script under observation: in this process, or in one of its own where it forks workers of a loader.
+    """Run a script under observation: in this process, or in one of its own where it forks workers of a loader or spawns ranks.
 
     A fork of this process has the locks that another of its threads held, and none to let go of them: a worker may wait for ever.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,7 @@ from tests.doctor.corpus import (
     MENDED_OF_NINTH_HAND,
     MENDED_OF_TENTH_HAND,
     MENDED_OF_THIRD_HAND,
+    MENDED_OF_THIRTEENTH_HAND,
     MENDED_OF_TWELFTH_HAND,
     MISSED_AT_FIRST,
     MISSED_OF_EIGHTH_HAND,
@@ -70,6 +72,7 @@ from tests.doctor.corpus import (
     MISSED_OF_TWELFTH_HAND,
     NEAR_FAULTS_OF_NINTH_HAND,
     NEAR_FAULTS_OF_TENTH_HAND,
+    NEAR_FAULTS_OF_THIRTEENTH_HAND,
     NEAR_FAULTS_OF_TWELFTH_HAND,
     NINTH_HAND,
     NO_CHECK_OF_FOURTH_HAND,
@@ -114,6 +117,15 @@ FOUND_OF_THIRD_HAND = {*FOUND_BY_THIRD_HAND, *ELSEWHERE_BY_THIRD_HAND, *MENDED_O
 _stem = attrgetter("stem")
 
 
+def _in_release(folder: str, names: tuple[str, ...], always: tuple[str, ...]) -> list[Any]:
+    """Return scripts of a folder: those that stand for what was changed after them, and others, which wait for a release."""
+    return [
+        each if each.stem in always else pytest.param(each, marks=pytest.mark.release, id=each.stem)
+        for each in scripts(folder)
+        if each.stem in names + always
+    ]
+
+
 def _examine(script: Path) -> Case:
     package = missing_package(script)
     if package:
@@ -153,6 +165,7 @@ def _examine(script: Path) -> Case:
             for each in scripts("twelfth_hand/faulty")
             if each.stem in (*MENDED_OF_TWELFTH_HAND, *AT_THE_LINE_OF_TWELFTH_HAND)
         ),
+        *_in_release("thirteenth_hand/faulty", FOUND_OF_THIRTEENTH_HAND, MENDED_OF_THIRTEENTH_HAND),
     ],
     ids=_stem,
 )
@@ -188,6 +201,11 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
             for each in scripts("twelfth_hand/clean")
             if each.stem
             in set(ALARMS_OF_TWELFTH_HAND + NEAR_FAULTS_OF_TWELFTH_HAND) - set(MEASURED_IN_SECONDS)
+        ),
+        *_in_release(
+            "thirteenth_hand/clean",
+            tuple(expected(THIRTEENTH_HAND)["clean"]),
+            ALARMS_OF_THIRTEENTH_HAND + NEAR_FAULTS_OF_THIRTEENTH_HAND,
         ),
     ],
     ids=_stem,
@@ -370,6 +388,8 @@ def test_what_was_found_of_hands_since_the_seventh_at_first_stays_published() ->
     assert set(AT_THE_LINE_OF_TWELFTH_HAND) < set(ELSEWHERE_OF_TWELFTH_HAND)
     assert set(NEAR_FAULTS_OF_TWELFTH_HAND) < set(expected(TWELFTH_HAND)["clean"])
     assert set(ALARMS_OF_TWELFTH_HAND) < set(expected(TWELFTH_HAND)["clean"])
+    assert set(MENDED_OF_THIRTEENTH_HAND) < set(MISSED_OF_THIRTEENTH_HAND)
+    assert set(NEAR_FAULTS_OF_THIRTEENTH_HAND) < set(expected(THIRTEENTH_HAND)["clean"])
     assert set(ALARMS_OF_THIRTEENTH_HAND) < set(expected(THIRTEENTH_HAND)["clean"])
     assert set(ALARMS_OF_EIGHTH_HAND) < set(expected(EIGHTH_HAND)["clean"])
 
