@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -133,38 +134,52 @@ def _examine(script: Path) -> Case:
     return examine(script)
 
 
+FOUND = [
+    *FAULTY,
+    *FAULTY_OF_SECOND_HAND,
+    *(each for each in FAULTY_OF_THIRD_HAND if each.stem in FOUND_OF_THIRD_HAND - set(RANKS_OF_THIRD_HAND)),
+    *(each for each in FAULTY_OF_FOURTH_HAND if each.stem in KNOWN_OF_FOURTH_HAND),
+    *(each for each in FAULTY_OF_FIFTH_HAND if each.stem in KNOWN_OF_FIFTH_HAND),
+    *(
+        each
+        for each in FAULTY_OF_NINTH_HAND
+        if each.stem in (*MENDED_OF_NINTH_HAND, *AT_THE_LINE_OF_NINTH_HAND)
+    ),
+    *(
+        each
+        for each in FAULTY_OF_TENTH_HAND
+        if each.stem in (*MENDED_OF_TENTH_HAND, *AT_THE_LINE_OF_TENTH_HAND)
+    ),
+    *(
+        each
+        for each in FAULTY_OF_ELEVENTH_HAND
+        if each.stem in (*MENDED_OF_ELEVENTH_HAND, *AT_THE_LINE_OF_ELEVENTH_HAND)
+    ),
+    *(
+        each
+        for each in scripts("twelfth_hand/faulty")
+        if each.stem in (*MENDED_OF_TWELFTH_HAND, *AT_THE_LINE_OF_TWELFTH_HAND)
+    ),
+]
+"""What is found at a marked line, of all hands up to the twelfth."""
+
+
+def _of_each_check(cases: Sequence[Path]) -> list[Any]:
+    """Return the scripts: the first, the middle and the last one of each check, and others, which wait for a release."""
+    by_check: dict[str, list[Path]] = {}
+    for each in cases:
+        by_check.setdefault(next(iter(Case(each, (), complete=True, failure="").pitfalls)), []).append(each)
+    kept = {alike[place] for alike in by_check.values() for place in (0, len(alike) // 2, -1)}
+    return [
+        each if each in kept else pytest.param(each, marks=pytest.mark.release, id=each.stem)
+        for each in cases
+    ]
+
+
 @pytest.mark.parametrize(
     "script",
     [
-        *FAULTY,
-        *FAULTY_OF_SECOND_HAND,
-        *(
-            each
-            for each in FAULTY_OF_THIRD_HAND
-            if each.stem in FOUND_OF_THIRD_HAND - set(RANKS_OF_THIRD_HAND)
-        ),
-        *(each for each in FAULTY_OF_FOURTH_HAND if each.stem in KNOWN_OF_FOURTH_HAND),
-        *(each for each in FAULTY_OF_FIFTH_HAND if each.stem in KNOWN_OF_FIFTH_HAND),
-        *(
-            each
-            for each in FAULTY_OF_NINTH_HAND
-            if each.stem in (*MENDED_OF_NINTH_HAND, *AT_THE_LINE_OF_NINTH_HAND)
-        ),
-        *(
-            each
-            for each in FAULTY_OF_TENTH_HAND
-            if each.stem in (*MENDED_OF_TENTH_HAND, *AT_THE_LINE_OF_TENTH_HAND)
-        ),
-        *(
-            each
-            for each in FAULTY_OF_ELEVENTH_HAND
-            if each.stem in (*MENDED_OF_ELEVENTH_HAND, *AT_THE_LINE_OF_ELEVENTH_HAND)
-        ),
-        *(
-            each
-            for each in scripts("twelfth_hand/faulty")
-            if each.stem in (*MENDED_OF_TWELFTH_HAND, *AT_THE_LINE_OF_TWELFTH_HAND)
-        ),
+        *_of_each_check(FOUND),
         *_in_release("thirteenth_hand/faulty", FOUND_OF_THIRTEENTH_HAND, MENDED_OF_THIRTEENTH_HAND),
     ],
     ids=_stem,
