@@ -165,6 +165,12 @@ for update in range(10):
 MOVES = "def move(self):  # cause\n        for q, k in zip(self.query.parameters(), self.key.parameters()):\n            k.data.mul_(self.m).add_(q.data, alpha=1 - self.m)"
 FOLLOWS = "@torch.no_grad()\ndef keep_up(one, other, m=0.9):  # cause\n    for mine, his in zip(one.state_dict().values(), other.state_dict().values()):\n        mine.lerp_(his, 1 - m)"
 SYNCS = "def sync(pair):  # cause\n    pair.key.load_state_dict(pair.query.state_dict())"
+TOLD = "calls = []\ndef each_update(function):\n    calls.append(function)\n    return function\n@each_update\ndef keep_up():\n    for one, other in zip(pair.query.parameters(), pair.key.parameters()):\n        other.data.lerp_(one.data, 0.1)"
+IN_PLACE = "for one, other in zip(self.query.parameters(), self.key.parameters()):\n                other.data.mul_(self.m).add_(one.data, alpha=1 - self.m)"
+CALLED = "class Mover{base}:\n    def {name}(self, one, other):\n        for mine, his in zip(one.parameters(), other.parameters()):\n            mine.data.lerp_(his.data, 0.1)\nmover = Mover()"
+THREAD = "import threading\nclass Mover(threading.Thread):\n    def run(self):\n        for q, k in zip(pair.query.parameters(), pair.key.parameters()):\n            k.data.lerp_(q.data, 0.1)"
+SMOOTH = "smooth = smooth or torch.optim.swa_utils.AveragedModel(pair.query)\n    smooth.update_parameters(pair.query)\n    pair.key = smooth.module"
+DESCENDS = "def descend(net, grads, rate=0.1):\n    for one, grad in zip(net.parameters(), grads):\n        one.data.add_(grad, alpha=-rate)"
 
 
 @pytest.mark.parametrize(
@@ -179,6 +185,17 @@ SYNCS = "def sync(pair):  # cause\n    pair.key.load_state_dict(pair.query.state
         ("pass", "", "class Unused:\n    def after(self, one, other):\n        for mine, his in zip(one.parameters(), other.parameters()):\n            mine.data.copy_(his.data)", "pass", ""),
         # of two ways to move a copy one is not taken
         ("pass", MOVES, SYNCS, "sync(pair)", ""),
+        # the model's own pass moves it, as does what is called without its name
+        (IN_PLACE, "", "", "pass", ""),
+        ("getattr(self, 'move')()", MOVES, "", "pass", ""),
+        ("pass", "", CALLED.format(base="", name="__call__"), "mover(pair.key, pair.query)", ""),
+        ("pass", "", CALLED.format(base="(nn.Module)", name="forward"), "mover(pair.key, pair.query)", ""),
+        ("pass", "", THREAD, "mover = Mover(); mover.start(); mover.join()", ""),
+        ("pass", "", TOLD, "for call in calls: call()", ""),
+        # the library's average is what is followed
+        ("pass", "", FOLLOWS + "\nsmooth = None", SMOOTH, ""),
+        # it writes to the weights of one model, by gradients
+        ("pass", "", DESCENDS, "pass", ""),
     ],
 )  # fmt: skip
 def test_what_moves_a_copy_is_called(
@@ -186,6 +203,20 @@ def test_what_moves_a_copy_is_called(
 ) -> None:
     text = KEYS.format(before=before, method=method, function=function, after=after)
     told(tmp_path, text, pitfall)
+
+
+@pytest.mark.parametrize(
+    ("key", "pitfall"),
+    [
+        # it begins as the model does, and that is all
+        ("nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)).requires_grad_(False)\n        self.key.load_state_dict(self.query.state_dict())", "average_stands_still"),
+        # no copy is there that could be moved
+        ("self.query", ""),
+    ],
+)  # fmt: skip
+def test_what_is_never_moved_is_a_copy(tmp_path: Path, key: str, pitfall: str) -> None:
+    text = KEYS.format(before="pass", method=MOVES, function="", after="pass")
+    told(tmp_path, text.replace("copy.deepcopy(self.query).requires_grad_(False)", key), pitfall)
 
 
 NOTHING = """

@@ -30,7 +30,7 @@ _AVERAGES = re.compile(
 _FOLLOWS = re.compile(
     r"(^|_)(k|key|keys|target|targ|tgt|teacher|momentum|ema|slow|avg|average|shadow)(_|$)|_k$", re.IGNORECASE
 )
-_CALLED = re.compile(r"^(on_|__)|hook|callback|_(begin|start|end)$")
+_CALLED = re.compile(r"^(on_|__)|^forward$|hook|callback|_(begin|start|end)$")
 _SHOWS = re.compile(r"print|log|info|debug|write|append|add_scalar|format|postfix|description|update|echo")
 
 
