@@ -208,13 +208,16 @@ def _with_alike(first: Source, content: Rows, tables: Sequence[Path], tell: Tell
     for each in sorted(tables):
         if each in (first.path, first.validation, first.test):
             continue
+        if each.suffix.lower() != first.path.suffix.lower():
+            left_out.append(each)
+            continue
         tell(f"reading {each.name} …")
         try:
             other, of_other = read_rows(each)
         except DataError:
             left_out.append(each)
             continue
-        if each.suffix.lower() == first.path.suffix.lower() and set(other.columns) == set(content.columns):
+        if set(other.columns) == set(content.columns):
             rows += other.rows
             faults += of_other
             further.append(each)

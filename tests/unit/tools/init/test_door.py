@@ -373,6 +373,19 @@ def test_files_of_a_folder_with_the_same_columns_are_trained_on_together_and_oth
     assert "february.csv:26: 4 fields, the header has 3" in notes
 
 
+def test_files_of_another_form_are_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "beer"
+    folder.mkdir()
+    for name in ("january.csv", "february.csv"):
+        table(folder, name)
+    (folder / "short.jsonl").write_text('{"text": "x", "label": "y"}\n')
+    heard: list[str] = []
+    made = begin("beer", tell=heard.append)
+    assert [each for each in heard if "february" in each or "january" in each]
+    assert not [each for each in heard if "short.jsonl" in each]
+    assert any("short.jsonl" in note for note in made.notes)
+
+
 def test_one_file_that_is_named_is_trained_on_alone(tmp_path: Path) -> None:
     for name in ("january.csv", "february.csv"):
         table(tmp_path, name)
