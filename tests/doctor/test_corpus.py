@@ -95,6 +95,7 @@ from tests.doctor.corpus import (
     missing_package,
     scripts,
 )
+from tests.samples import some_of
 
 pytestmark = pytest.mark.slow
 
@@ -118,13 +119,10 @@ FOUND_OF_THIRD_HAND = {*FOUND_BY_THIRD_HAND, *ELSEWHERE_BY_THIRD_HAND, *MENDED_O
 _stem = attrgetter("stem")
 
 
-def _in_release(folder: str, names: tuple[str, ...], always: tuple[str, ...]) -> list[Any]:
-    """Return scripts of a folder: those that stand for what was changed after them, and others, which wait for a release."""
-    return [
-        each if each.stem in always else pytest.param(each, marks=pytest.mark.release, id=each.stem)
-        for each in scripts(folder)
-        if each.stem in names + always
-    ]
+def _of_thirteenth_hand(folder: str, names: Sequence[str], changed: Sequence[str]) -> list[Any]:
+    """Return scripts of the thirteenth hand, of which those that stand for what was changed after them are not for a release alone."""
+    given = [each for each in scripts(f"thirteenth_hand/{folder}") if each.stem in (*names, *changed)]
+    return some_of(given, [each for each in given if each.stem in changed])
 
 
 def _examine(script: Path) -> Case:
@@ -164,23 +162,19 @@ FOUND = [
 """What is found at a marked line, of all hands up to the twelfth."""
 
 
-def _of_each_check(cases: Sequence[Path]) -> list[Any]:
-    """Return the scripts: the first, the middle and the last one of each check, and others, which wait for a release."""
+def _of_each_check(cases: Sequence[Path]) -> list[Path]:
+    """Return the first, the middle and the last script of each check."""
     by_check: dict[str, list[Path]] = {}
     for each in cases:
         by_check.setdefault(next(iter(Case(each, (), complete=True, failure="").pitfalls)), []).append(each)
-    kept = {alike[place] for alike in by_check.values() for place in (0, len(alike) // 2, -1)}
-    return [
-        each if each in kept else pytest.param(each, marks=pytest.mark.release, id=each.stem)
-        for each in cases
-    ]
+    return [alike[place] for alike in by_check.values() for place in (0, len(alike) // 2, -1)]
 
 
 @pytest.mark.parametrize(
     "script",
     [
-        *_of_each_check(FOUND),
-        *_in_release("thirteenth_hand/faulty", FOUND_OF_THIRTEENTH_HAND, MENDED_OF_THIRTEENTH_HAND),
+        *some_of(FOUND, _of_each_check(FOUND)),
+        *_of_thirteenth_hand("faulty", FOUND_OF_THIRTEENTH_HAND, MENDED_OF_THIRTEENTH_HAND),
     ],
     ids=_stem,
 )
@@ -217,9 +211,9 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
             if each.stem
             in set(ALARMS_OF_TWELFTH_HAND + NEAR_FAULTS_OF_TWELFTH_HAND) - set(MEASURED_IN_SECONDS)
         ),
-        *_in_release(
-            "thirteenth_hand/clean",
-            tuple(expected(THIRTEENTH_HAND)["clean"]),
+        *_of_thirteenth_hand(
+            "clean",
+            [*expected(THIRTEENTH_HAND)["clean"]],
             ALARMS_OF_THIRTEENTH_HAND + NEAR_FAULTS_OF_THIRTEENTH_HAND,
         ),
     ],

@@ -9,6 +9,7 @@ from snugfit.core.technique import Family, Stage, Technique
 from snugfit.techniques import find
 from tests.laws import problems
 from tests.laws.problems import Problem, make_step, relative_error
+from tests.samples import some_of
 
 # placement computes the same in another order, in float64; bf16 has 8 bits: 2^-9 for each rounding, and dozens of them
 TOLERANCE = {Family.PLACEMENT: (torch.float64, 1e-10), Family.NUMERICS: (torch.float32, 0.05)}
@@ -17,30 +18,24 @@ FLOOR = 0.2
 CHANGING = [*problems.of_family(Family.PLACEMENT), *problems.of_family(Family.NUMERICS)]
 
 
-def partners(technique: Technique) -> list[tuple[Technique, ...]]:
+def partners(technique: Technique) -> list[Technique]:
     """What it can be combined with."""
-    return [(other,) for other in problems.examples() if problems.is_legal((technique, other))]
+    return [other for other in problems.examples() if problems.is_legal((technique, other))]
 
 
-PAIRS = [(technique, *others) for technique in CHANGING for others in partners(technique)]
-SAMPLE = set(map(problems.name_of, problems.covering(PAIRS)))
-CASES = [
-    pytest.param(
-        *(pair[0], pair[1:]),
-        marks=pytest.mark.slow if problems.name_of(pair) in SAMPLE else pytest.mark.release,
-    )
-    for pair in PAIRS
-]
-"""Those in which each technique meets each seam are slow tests; the others are for a release."""
+PAIRS = [(technique, other) for technique in CHANGING for other in partners(technique)]
 
 ALONE = problems.cases([(technique,) for technique in CHANGING], problems.suitable)
 
 
-@pytest.mark.parametrize(("technique", "others"), CASES, ids=problems.name_of)
-def test_beside_another_technique_it_leaves_the_gradient_the_same(
-    technique: Technique, others: tuple[Technique, ...]
-) -> None:
-    leaves_the_gradient(problems.main((technique, *others)), technique, others, micro_batch=3)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "pair", some_of(PAIRS, problems.covering(PAIRS), problems.name_of), ids=problems.name_of
+)
+def test_beside_another_technique_it_leaves_the_gradient_the_same(pair: tuple[Technique, ...]) -> None:
+    """Of the pairs those are not for a release alone in which each technique meets each seam."""
+    technique, *others = pair
+    leaves_the_gradient(problems.main(pair), technique, tuple(others), micro_batch=3)
 
 
 @pytest.mark.parametrize(("make", "alone"), ALONE, ids=problems.name_of)

@@ -12,6 +12,7 @@ from snugfit.core.technique import Technique
 from tests.laws import problems
 from tests.ranks.law import agree_on_ranks, allowed, block_of, in_whole_blocks, reader_in_float32
 from tests.ranks.pool import Ranks
+from tests.samples import some_of
 
 Techniques = tuple[Technique, ...]
 
@@ -28,13 +29,8 @@ SLOW = {"ddp": SAMPLE[::2], "fsdp": SAMPLE[1::2]}
 
 
 def sampled(strategy: str) -> list[Any]:
-    """Every pair that ranks can have. Those in which each technique meets each seam, by one strategy or the other, are slow tests; the others
-    are for a release."""
-    slow = set(map(problems.name_of, SLOW[strategy]))
-    return [
-        pytest.param(pair, marks=pytest.mark.slow if problems.name_of(pair) in slow else pytest.mark.release)
-        for pair in allowed_on(strategy, PAIRS)
-    ]
+    """Every pair that ranks can have. Those in which each technique meets each seam, by one strategy or the other, are not for a release alone."""
+    return some_of(allowed_on(strategy, PAIRS), SLOW[strategy], problems.name_of)
 
 
 @pytest.mark.slow
@@ -69,12 +65,14 @@ def test_weights_have_states_of_few_bits_on_two_ranks_where_they_have_them_alone
     assert tried > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", sampled("ddp"), ids=problems.name_of)
 def test_two_techniques_give_on_two_ranks_with_copies_the_update_of_one(two: Ranks, pair: Techniques) -> None:
     small = len(problems.name_of(pair)) % 2  # in one message without DDP, or in buckets
     agree_on_ranks(two, problems.main, pair, "ddp" if small else "ddp_buckets")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", sampled("fsdp"), ids=problems.name_of)
 def test_two_techniques_give_on_two_ranks_with_shards_the_update_of_one(two: Ranks, pair: Techniques) -> None:
     agree_on_ranks(two, in_whole_blocks(pair), pair, "fsdp")

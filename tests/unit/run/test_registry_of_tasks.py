@@ -55,7 +55,7 @@ def train(models: Path, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    "case", some_of(CASES, "instruction", "preference", "image-classification", "sentence-embedding")
+    "case", some_of(CASES, ["instruction", "preference", "image-classification", "sentence-embedding"])
 )
 def test_it_is_stored_with_signature_and_example_and_compared_before_the_alias_moves(
     case: str, train: Train, uri: str
@@ -78,7 +78,7 @@ def test_it_is_stored_with_signature_and_example_and_compared_before_the_alias_m
 
 
 @pytest.mark.parametrize(
-    "case", some_of(["instruction", "causal-lm", "seq2seq", "masked-lm"], "instruction", "seq2seq")
+    "case", some_of(["instruction", "causal-lm", "seq2seq", "masked-lm"], ["instruction", "seq2seq"])
 )
 def test_a_recipe_trains_on_from_the_version_that_is_registered_as_it_begins_adapters_merged(
     case: str, train: Train, uri: str
