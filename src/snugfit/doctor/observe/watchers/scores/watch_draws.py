@@ -41,16 +41,18 @@ def watch_draws(recorder: Recorder, patches: Patches) -> None:
 
 def _look_at(recorder: Recorder, tensors: Sequence[Any]) -> None:
     """Note passes whose results are these, and equal, of a model that would drop at random in training mode."""
+    first = tensors[0]
+    if not isinstance(first, Tensor) or not first.is_floating_point() or first.dim() < 2:
+        return
+    if not all(isinstance(each, Tensor) and each.shape == first.shape for each in tensors):
+        return
     passes = list(islice((e for e in reversed(recorder.log.events) if isinstance(e, Forward)), len(tensors)))
     kinds = {(each.module, each.at, each.rows, each.training, each.grad) for each in passes}
     if len(passes) < len(tensors) or len(kinds) > 1 or passes[0].training or passes[0].grad:
         return
     model = next((each for each in recorder.log.models if each.id == passes[0].module), None)
     dropping = [] if model is None else [name for name in model.modal if name not in model.norms]
-    first = tensors[0]
-    if not dropping or not isinstance(first, Tensor) or not first.is_floating_point() or first.dim() < 2:
-        return
-    if all(isinstance(each, Tensor) and torch.equal(each, first) for each in tensors[1:]):
+    if dropping and all(torch.equal(each, first) for each in tensors[1:]):
         what = f"{len(tensors)} passes over the same rows are put together and are all the same: {', '.join(dropping[:4])} is off in evaluation mode."
         fix = "for each in model.modules():\n    if isinstance(each, nn.Dropout):\n        each.train()   # it draws, and norms stay as they are"
         recorder.add(Fault(passes[0].at, recorder.log.updates, "train_mode", what, fix))
