@@ -23,10 +23,6 @@ from snugfit.planner.cost.records import Trace
 from snugfit.planner.prediction.extrapolate import Axis, NotLinear
 from snugfit.planner.trace.segments import Key, keys_of
 
-_ALIKE = 8
-"""Changes after an insertion that have to be those of the shorter run."""
-
-
 _NEAR = 2
 """Periods of blocks up to which what a block frees is of one that is so many before or after it, and not of the first or the last ones."""
 
@@ -178,22 +174,15 @@ class _Longer:
         if piece == source:
             return Change(size, key, number)
         if self._place(piece) >= 0:
-            near = step >= 0 or abs(piece.block - source.block) <= _NEAR * self.axis.period
+            near = abs(piece.block - source.block) <= _NEAR * self.axis.period
             moved = self.axis.moved(piece, key.block - source.block) if near else self._named(piece)
             return Change(size, moved, number)
         copy = None
         if step >= 0 and (site := self._site_of(piece, number)) is not None:
-            copy = self._copy(step, self._ascends(piece, number, site, source))
+            before = self._freed.get((piece, number - site.allocated))
+            ascends = before is not None and before[0] == self.axis.moved(source, -self.axis.period)
+            copy = self._copy(step, ascends)
         return Change(size, self._named(piece), self._number(piece, number, copy))
-
-    def _ascends(self, piece: Key, number: int, site: _Site, source: Key) -> bool:
-        """Return whether the next block frees what was allocated next."""
-        before = self._freed.get((piece, number - site.allocated))
-        if before is None or before[0] not in (
-            self.axis.moved(source, by) for by in (-self.axis.period, self.axis.period)
-        ):
-            raise NotLinear(f"no other block frees the like of {piece}, {number}")
-        return before[0] == self.axis.moved(source, -self.axis.period)
 
     # ------------------------------------------------------------------ pieces of no block
 
@@ -230,9 +219,7 @@ class _Longer:
         else:
             site = self._site_of(piece, number)
             like = None if site is None else self._freed.get((piece, number - site.allocated))
-        if like is None or like[0] != source:
-            raise NotLinear(f"{source} does not free the like of {piece}, {number}")
-        return self._copy(step, like[1] < place)
+        return self._copy(step, like is not None and like[1] < place)
 
     def _size(self, size: int, piece: Key) -> int:
         """Return the bytes of what a piece allocated: of a list over all blocks so many more for each that is inserted."""
@@ -302,7 +289,7 @@ class _Longer:
             if freed and Counter(short[at:after]) in (not_inserted, Counter(long[place:end])):
                 at, place = after, end
                 continue
-            start, length = self._stretch(piece, long, place, short[at : at + _ALIKE])
+            start, length = self._stretch(piece, long, place, short[at : at + 1])
             first = sum(size > 0 for size in long[:start])
             yield _Site(start, length, first, sum(size > 0 for size in long[start : start + length]))
             place += length
@@ -316,34 +303,20 @@ class _Longer:
         back = (self.axis.base - self.axis.heads) // self.axis.period
         for length in range(1, place // (back + 1) + 1):
             end, start = place + length, place - back * length
-            if (
-                long[end : end + len(following)] == following
-                and long[start:end] == long[start - length : place]
-            ):
+            if long[end : end + 1] == following and long[start:end] == long[start - length : place]:
                 return self._start(piece, long, place, length, start), length
         raise NotLinear(f"what a longer run has more of is not like what comes before it: {place} of {piece}")
 
     def _start(self, piece: Key, long: Sequence[int], place: int, length: int, middle: int) -> int:
-        """Return where a stretch begins, of all places where it may: with what it frees of what is inserted, and all that it allocates and frees itself."""
+        """Return where a stretch begins, of all places where it may: at most before the first that is freed of what is inserted, behind frees where it can."""
         least = middle
         while least > 0 and long[least - 1] == long[least - 1 + length]:
             least -= 1
-        changes = self.more[piece]
-        frees = [
-            each
-            for each in range(least, place + length)
-            if long[each] < 0 and changes[each].piece != piece and self._is_inserted(*changes[each][1:])
-        ]
-        first = min(frees[0], place) if frees else middle
-        last = frees[-1] if frees else first
-        closed = []
-        for start in range(first, max(least, last - length + 1) - 1, -1):
-            within = changes[start : start + length]
-            own = {each.number for each in within if each.size > 0}
-            if all(each.number in own for each in within if each.piece == piece):
-                closed.append(start)
-        anew = (start for start in closed if long[start - 1] < 0 < long[start])
-        return next(anew, closed[0] if closed else first)
+        changes = enumerate(self.more[piece][least : place + length], least)
+        frees = (each for each, change in changes if change.size < 0 and self._is_inserted(*change[1:]))
+        first = min(next(frees, middle), place)
+        anew = (start for start in range(first, least, -1) if long[start - 1] < 0 < long[start])
+        return next(anew, first)
 
     def _is_inserted(self, piece: Key, number: int) -> bool:
         """Return whether an allocation of the longer run is one that the run of all blocks has many of."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections.abc import Callable, Sequence
 
@@ -14,8 +15,8 @@ import transformers
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.planner.cost.allocator import replay
-from snugfit.planner.cost.records import Phase
-from snugfit.planner.prediction.allocations import Allocations, Pieces, carried_on, flat
+from snugfit.planner.cost.records import Op, Phase, Place, Storage, Trace
+from snugfit.planner.prediction.allocations import Allocations, Change, Pieces, carried_on, flat
 from snugfit.planner.prediction.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.target import Target, machine_of
@@ -24,7 +25,7 @@ from snugfit.planner.trace.segments import Key
 from snugfit.planner.worker import Worker
 from snugfit.techniques import find
 
-DEEP = 12
+DEEP = 13
 
 
 class Recording:
@@ -66,7 +67,7 @@ def parameters(depth: int) -> list[tuple[str, int]]:
 def step(depth: int, update: Own) -> Pieces:
     """Return the stream of a step: weights, a forward that keeps something of each block, a backward, and an update.
 
-    The first block makes what all others read, as a T5 does.
+    The first block makes what all others read, and another list of blocks comes behind them, as in a T5.
     """
     made = Recording()
     made.piece(Phase.SETUP)
@@ -83,9 +84,16 @@ def step(depth: int, update: Own) -> Pieces:
         if block == 0:
             made.make("bias", 3)
     made.free("bias")
+    for block in range(2):
+        made.piece(Phase.FORWARD, depth + block)
+        made.make(f"read {block}", 6)
     made.piece(Phase.BACKWARD)
     made.make("gradient of head", 100)
     made.free("hidden")
+    for block in (1, 0):
+        made.piece(Phase.BACKWARD, depth + block)
+        made.free(f"read {block}")
+    made.make("gradient", 5)
     for block in reversed(range(depth)):
         made.piece(Phase.BACKWARD, block)
         made.make("temporary", 7)
@@ -93,8 +101,10 @@ def step(depth: int, update: Own) -> Pieces:
             made.make("gradient of bias", 3)
         for place, size in enumerate(SHAPES):
             made.make(f"gradient of {block}.{place}", size)
+        made.free("gradient")
+        made.make("gradient", 5)
         made.free(f"kept {block}", "temporary")
-    made.free("gradient of bias")
+    made.free("gradient of bias", "gradient")
     made.make("gradient of table", 100)
     made.make("gradient of norm", 9)
     made.piece(Phase.OPTIMIZER)
@@ -138,6 +148,17 @@ def into_the_next_passes(made: Recording, depth: int) -> None:
     """What one piece makes of all weights goes block by block in another pass."""
     for name, size in parameters(depth):
         made.make(f"state of {name}", size)
+    _freed_by_blocks(made, depth)
+
+
+def backwards_into_the_next_passes(made: Recording, depth: int) -> None:
+    """The same, made of the last weight first."""
+    for name, size in parameters(depth)[::-1]:
+        made.make(f"state of {name}", size)
+    _freed_by_blocks(made, depth)
+
+
+def _freed_by_blocks(made: Recording, depth: int) -> None:
     for block in reversed(range(depth)):
         made.piece(Phase.BACKWARD, block, part=1)
         made.make("one", 3)
@@ -145,8 +166,19 @@ def into_the_next_passes(made: Recording, depth: int) -> None:
         made.free("one")
 
 
-@pytest.mark.parametrize("update", [as_lists, one_by_one, backwards, into_the_next_passes])
-@pytest.mark.parametrize("base", [4, 5])
+def alike_within_a_block(made: Recording, depth: int) -> None:
+    """A list of which a part of each block repeats too, and what follows the blocks begins like one."""
+    for number, size in enumerate([*(20, 20, 20, 20, 9) * depth, 20, 20, 20, 50]):
+        made.make(f"one {number}", size)
+
+
+UPDATES = (as_lists, one_by_one, backwards, into_the_next_passes, alike_within_a_block)
+
+
+@pytest.mark.parametrize(
+    ("update", "base"),
+    [*itertools.product(UPDATES, (4, 5)), (backwards_into_the_next_passes, 4)],
+)
 def test_a_deep_stream_is_told_event_for_event(update: Own, base: int) -> None:
     whole = step(DEEP, update)
     made = carried_on(step(base, update), step(base + 1, update), Axis("block", base, DEEP), [*whole])
@@ -175,10 +207,47 @@ def test_what_is_on_no_line_is_not_what_a_third_depth_has() -> None:
     assert carried_on(one, two, Axis("block", 4, 6), [*three]) != three
 
 
-@pytest.mark.parametrize("update", [fewer, unlike])
+def all_at_the_first_block(made: Recording, depth: int) -> None:
+    for name, size in parameters(depth):
+        made.make(f"state of {name}", size)
+    made.piece(Phase.BACKWARD, 0, part=1)
+    made.free(*(f"state of {name}" for name, _ in parameters(depth)))
+
+
+def only_of_odd_depth(made: Recording, depth: int) -> None:
+    if depth % 2:
+        made.piece(Phase.SAVE)
+        made.make("more", 1)
+
+
+@pytest.mark.parametrize("update", [fewer, unlike, all_at_the_first_block, only_of_odd_depth])
 def test_what_does_not_repeat_is_refused(update: Own) -> None:
     with pytest.raises(NotLinear):
         carried_on(step(4, update), step(5, update), Axis("block", 4, DEEP), [*step(DEEP, update)])
+
+
+def test_a_list_that_is_made_backwards_of_an_odd_number_of_blocks_is_refused_where_blocks_free_it() -> None:
+    """Which of its stretches is that of the block in the middle is told by its place, which is another one backwards."""
+    one, two, whole = (step(depth, backwards_into_the_next_passes) for depth in (5, 6, DEEP))
+    with pytest.raises(NotLinear, match="one of many"):
+        carried_on(one, two, Axis("block", 5, DEEP), [*whole])
+
+
+def test_a_piece_of_a_trace_has_what_happens_until_the_next_one_begins() -> None:
+    """Of memory of no bytes nothing is asked for; what is there before the first operator counts in its piece."""
+    places = [Place(0, phase, 0, 0, "", -1) for phase in (Phase.SETUP, Phase.DATA)]
+    ops = [
+        Op("aten.empty.default", place, "cuda", torch.float32, 0, 0, 0, event)
+        for place, event in zip(places, (1, 3), strict=True)
+    ]
+    storages = [Storage(size, "cuda", 0) for size in (8, 0, 16, 32)]
+    stream = Allocations.of(Trace(ops, storages, [1, 2, 3, 4, -1, -2]), "cuda")
+    setup, data = stream.keys
+    assert stream.by_piece() == {
+        setup: [Change(8, setup, 0), Change(16, setup, 1)],
+        data: [Change(32, data, 0), Change(-8, setup, 0)],
+    }
+    assert [*stream] == [(0, 8), (2, 16), (3, 32), (0, -8)]
 
 
 def test_what_no_piece_before_allocates_is_refused() -> None:
