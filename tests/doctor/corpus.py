@@ -60,7 +60,7 @@ HERE = Path(__file__).resolve().parent
     )
 )
 MARK = "# <- here"
-_FORKS = re.compile(r"\bnum_workers=(?!0\b)|\bmp\.spawn\(")
+_FORKS_OR_MEETS = re.compile(r"\bnum_workers=(?!0\b)|\bmp\.spawn\(|\binit_process_group\(")
 
 MISSED_AT_FIRST = {
     "averaged_not_saved_2": "an average that load_state_dict puts in looked like a checkpoint that is restored",
@@ -1121,11 +1121,13 @@ class Case:
 
 
 def examine(script: Path) -> Case:
-    """Run a script under observation: in this process, or in one of its own where it forks workers of a loader or spawns ranks.
+    """Run a script under observation: in this process, or in one of its own where it forks workers of a loader, spawns ranks or makes a process group.
 
     A fork of this process has the locks that another of its threads held, and none to let go of them: a worker may wait for ever.
+    So may this process where a model in DistributedDataParallel is the last to hold its group: torch (2.13) then joins gloo's
+    thread with the interpreter's lock held, and that thread may want the lock to let go of its last exchange.
     """
-    if _FORKS.search(script.read_text()):
+    if _FORKS_OR_MEETS.search(script.read_text()):
         seen = observe([sys.executable, str(script)])
         return Case(script, seen.findings, complete=seen.exit_code == 0, failure=seen.failure)
     log = _watched_here(script)
