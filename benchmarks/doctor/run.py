@@ -26,37 +26,15 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from common import write_result  # noqa: E402
 
 from snugfit.doctor.findings import PITFALLS, is_ill  # noqa: E402
-from tests.doctor.corpus import (  # noqa: E402
-    ALARMS_AT_FIRST,
-    ELSEWHERE_AT_FIRST,
-    ELSEWHERE_BY_THIRD_HAND,
-    FIFTH_HAND,
-    FOUND_BY_THIRD_HAND,
-    FOUND_OF_FIFTH_HAND,
-    FOUND_OF_FOURTH_HAND,
-    FOURTH_HAND,
-    MISSED_AT_FIRST,
-    MISSED_OF_SECOND_HAND,
-    RANKS_OF_THIRD_HAND,
-    THIRD_HAND,
-    TRUE_AFTER_ALL,
-    Case,
-    examine,
-    expected,
-    missing_package,
-    scripts,
-)
+from tests.doctor.corpus import HANDS, OWN, Case, Hand, examine, missing_package, scripts  # noqa: E402
 
 PAGE = ROOT / "docs/tools/doctor.md"
+SECOND, THIRD, *BY_REPORTS = (HANDS[name] for name in ("second", "third", "fourth", "fifth"))
 FOLDERS = (
     "faulty",
     "fresh",
     "clean",
-    *(
-        f"{hand}/{folder}"
-        for hand in ("second_hand", "third_hand", "fourth_hand", "fifth_hand")
-        for folder in ("faulty", "clean")
-    ),
+    *(f"{hand.name}/{kind}" for hand in (SECOND, THIRD, *BY_REPORTS) for kind in ("faulty", "clean")),
 )
 BEGIN, END = "<!-- corpus -->", "<!-- /corpus -->"
 
@@ -65,8 +43,6 @@ def examine_all(folder: str) -> list[dict[str, Any]]:
     """Run the scripts of a folder, each in a folder of its own, and say what became of them."""
     rows = []
     for script in scripts(folder):
-        if script.stem in RANKS_OF_THIRD_HAND:
-            continue  # they start ranks of their own
         if missing_package(script):
             raise SystemExit(f"{script.name} needs {missing_package(script)}: pip install -e '.[bench]'")
         with tempfile.TemporaryDirectory() as own, contextlib.chdir(own):
@@ -81,10 +57,8 @@ def examine_all(folder: str) -> list[dict[str, Any]]:
 def _row(folder: str, case: Case, seconds: float) -> dict[str, Any]:
     clean = folder.endswith("clean")
     if clean:
-        true = TRUE_AFTER_ALL.get(case.script.stem, "").partition(":")[0]
-        ill = [finding for finding in case.findings if is_ill([finding])]
-        alarm = "false alarm" if any(finding.pitfall != true for finding in ill) else "a true finding"
-        outcome = alarm if ill else "nothing certain or likely"
+        alarm = "false alarm" if case.alarms else "a true finding"
+        outcome = alarm if is_ill(case.findings) else "nothing certain or likely"
     elif not case.found:
         outcome = "not found"
     else:
@@ -111,7 +85,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     fresh = [row for row in rows if row["folder"] == "fresh"]
     clean = [row for row in rows if row["folder"] == "clean"]
     alarms = [row["script"] for row in clean if row["outcome"] == "false alarm"]
-    first = sum(row["script"] not in MISSED_AT_FIRST for row in fresh)
+    first = sum(row["at_first"] == "found" for row in OWN["fresh"].values())
     lines = [
         f"Written with the detectors: {_count(rows, 'faulty')}. Written after the detectors were frozen: {first} of "
         f"{len(fresh)} found by these, {_count(rows, 'fresh')} after mending. Clean scripts: {len(clean)}, with something certain or "
@@ -134,7 +108,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "|---|---|---|---|",
     ]
     for row in fresh:
-        why = MISSED_AT_FIRST.get(row["script"])
+        why = OWN["fresh"][row["script"]].get("why")
         at_first = f"not found: {why}" if why else row["outcome"]
         lines.append(f"| {row['fault']} | `{row['pitfall']}` | {at_first} | {row['outcome']} |")
     return "\n".join(
@@ -142,8 +116,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             *lines,
             *second_hand(rows),
             *third_hand(rows),
-            *by_reports(rows, FOURTH_HAND, FOUND_OF_FOURTH_HAND),
-            *by_reports(rows, FIFTH_HAND, FOUND_OF_FIFTH_HAND),
+            *(line for hand in BY_REPORTS for line in by_reports(rows, hand)),
         ]
     )
 
@@ -152,17 +125,21 @@ def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the scripts of the second hand as Markdown: as shipped, and after mending."""
     faulty = [row for row in rows if row["folder"] == "second_hand/faulty"]
     clean = [row for row in rows if row["folder"] == "second_hand/clean"]
-    table = expected()
-    at_mark = len(faulty) - len(MISSED_OF_SECOND_HAND) - len(ELSEWHERE_AT_FIRST)
+    about, results = SECOND.expected, SECOND.results
+    at_mark, elsewhere, missed = (
+        len(SECOND.at_first("faulty", each)) for each in ("found", "elsewhere", "missed")
+    )
+    alarms_at_first = SECOND.at_first("clean", "alarm")
     now = sum(row["outcome"] == "found" for row in faulty)
     other_line = sum(row["outcome"] == "found at another line" for row in faulty)
     alarms = [row["script"] for row in clean if row["outcome"] == "false alarm"]
-    false = [name for name in ALARMS_AT_FIRST if name not in TRUE_AFTER_ALL]
+    true = {name: row["true"] for name, row in results["clean"].items() if "true" in row}
+    false = [name for name in alarms_at_first if name not in true]
     lines = [
         "",
         f"Written by a second hand that had read no detector: {len(faulty)} faults. As shipped: {at_mark} found at a marked line, "
-        f"{len(ELSEWHERE_AT_FIRST)} at another line, {len(MISSED_OF_SECOND_HAND)} not found. After mending: {now} and {other_line} "
-        f"at another line. Its {len(clean)} clean scripts: as shipped something certain or likely on {len(ALARMS_AT_FIRST)}, of which "
+        f"{elsewhere} at another line, {missed} not found. After mending: {now} and {other_line} "
+        f"at another line. Its {len(clean)} clean scripts: as shipped something certain or likely on {len(alarms_at_first)}, of which "
         f"{len(false)} was false; after mending {len(alarms) or 'none'} false.",
         "",
         "| script | kind | pitfall | as shipped | after mending |",
@@ -170,26 +147,22 @@ def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
     for row in faulty:
         name = row["script"]
-        missed = MISSED_OF_SECOND_HAND.get(name)
-        first = "found at another line" if name in ELSEWHERE_AT_FIRST else "found"
-        kind = table["faulty"][name]["kind"]
-        lines.append(
-            f"| `{name}` | {kind} | `{row['pitfall']}` | {f'not found: {missed}' if missed else first} | {row['outcome']} |"
-        )
+        kind, first = about["faulty"][name]["kind"], _at_first(results["faulty"][name])
+        lines.append(f"| `{name}` | {kind} | `{row['pitfall']}` | {first} | {row['outcome']} |")
     lines += [
         "",
         "| clean script | kind | looks like a fault | as shipped | after mending |",
         "|---|---|---|---|---|",
     ]
     for row in clean:
-        name, about = row["script"], table["clean"][row["script"]]
+        name, mine = row["script"], about["clean"][row["script"]]
         first = "nothing certain or likely"
-        if name in ALARMS_AT_FIRST:
-            first = "a true finding" if name in TRUE_AFTER_ALL else "false alarm"
-        lines.append(f"| `{name}` | {about['kind']} | {about['looks_like']} | {first} | {row['outcome']} |")
+        if name in alarms_at_first:
+            first = "a true finding" if name in true else "false alarm"
+        lines.append(f"| `{name}` | {mine['kind']} | {mine['looks_like']} | {first} | {row['outcome']} |")
     lines += [
         "",
-        *(f"`{name}` is not clean. {why[0].upper()}{why[1:]}." for name, why in TRUE_AFTER_ALL.items()),
+        *(f"`{name}` is not clean. {why[0].upper()}{why[1:]}." for name, why in true.items()),
     ]
     return lines
 
@@ -198,43 +171,42 @@ def third_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the faults of the third hand as Markdown: as shipped, and after mending."""
     faulty = [row for row in rows if row["folder"] == "third_hand/faulty"]
     clean = [row for row in rows if row["folder"] == "third_hand/clean"]
-    about = expected(THIRD_HAND)["faulty"]
+    about = THIRD.expected["faulty"]
+    at_mark, elsewhere = (len(THIRD.at_first("faulty", each)) for each in ("found", "elsewhere"))
     now, other_line = (
         sum(row["outcome"] == outcome for row in faulty) for outcome in ("found", "found at another line")
     )
     alarms = [row["script"] for row in clean if row["outcome"] == "false alarm"]
     lines = [
         "",
-        f"Written by a third hand: {len(about)} faults, {len(about) - len(faulty)} of them on ranks, which are started as commands and are not in "
-        f"this table. As shipped {len(FOUND_BY_THIRD_HAND)} of all were found at a marked line and {len(ELSEWHERE_BY_THIRD_HAND)} at another one. "
-        f"After mending, of the others: {now} and {other_line}. Of its {len(clean)} clean scripts in one process {len(alarms) or 'none'} has something certain "
-        "or likely.",
+        f"Written by a third hand: {len(faulty)} faults, three of them on ranks. As shipped {at_mark} were found at a marked line and "
+        f"{elsewhere} at another one. After mending: {now} and {other_line}. Of its {len(clean)} clean scripts "
+        f"{len(alarms) or 'none'} has something certain or likely.",
         "",
         "| script | kind | pitfall | as shipped | after mending |",
         "|---|---|---|---|---|",
     ]
     for row in faulty:
         name = row["script"]
-        first = "found at another line" if name in ELSEWHERE_BY_THIRD_HAND else "not found"
-        if name in FOUND_BY_THIRD_HAND:
-            first = "found"
+        first = _at_first(THIRD.results["faulty"][name])
         lines.append(
             f"| `{name}` | {about[name]['kind']} | `{row['pitfall']}` | {first} | {row['outcome']} |"
         )
     return lines
 
 
-def by_reports(rows: Sequence[dict[str, Any]], hand: Path, at_first: Sequence[str]) -> list[str]:
-    """Return the faults of a hand that wrote them from reports as Markdown: as shipped, when those of `at_first` were found, and after mending."""
+def by_reports(rows: Sequence[dict[str, Any]], hand: Hand) -> list[str]:
+    """Return the faults of a hand that wrote them from reports as Markdown: as shipped, and after mending."""
     faulty = [row for row in rows if row["folder"] == f"{hand.name}/faulty"]
     clean = [row for row in rows if row["folder"] == f"{hand.name}/clean"]
-    about = expected(hand)["faulty"]
+    about, results = hand.expected["faulty"], hand.results["faulty"]
+    at_first = sum(row["at_first"] != "missed" for row in results.values())
     now = sum(row["outcome"].startswith("found") for row in faulty)
     alarms = [row["script"] for row in clean if row["outcome"] == "false alarm"]
     lines = [
         "",
         f"Written from reports, before a detector had seen them, by the writer of the detectors: {len(faulty)} faults. As shipped "
-        f"{len(at_first)} were found, after mending {now}. Of its {len(clean)} clean scripts {len(alarms) or 'none'} has something certain or likely "
+        f"{at_first} were found, after mending {now}. Of its {len(clean)} clean scripts {len(alarms) or 'none'} has something certain or likely "
         "after mending.",
         "",
         "| script | kind | report | as shipped | after mending |",
@@ -242,12 +214,17 @@ def by_reports(rows: Sequence[dict[str, Any]], hand: Path, at_first: Sequence[st
     ]
     for row in faulty:
         name = row["script"]
-        first = "found" if name in at_first else "not found"
+        first = "not found" if results[name]["at_first"] == "missed" else "found"
         row_about = about[name]
         lines.append(
             f"| `{name}` | {row_about['kind']} | {row_about['source']} | {first} | {row['outcome']} |"
         )
     return lines
+
+
+def _at_first(row: dict[str, Any]) -> str:
+    outcomes = {"found": "found", "elsewhere": "found at another line", "missed": "not found"}
+    return ": ".join(filter(None, [outcomes[row["at_first"]], row.get("why")]))
 
 
 def _count(rows: Sequence[dict[str, Any]], folder: str) -> str:
