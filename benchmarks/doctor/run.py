@@ -2,8 +2,8 @@
 
     python benchmarks/doctor/run.py
 
-Runs every script of tests/doctor under observation, writes the findings as JSON beside this file, and the table between
-the markers of docs/tools/doctor.md.
+Runs the scripts of our own and of rounds two to five under observation, writes the findings as JSON beside this file, and two tables between
+markers of docs/tools/doctor_rounds.md: what was found of these, and what was found of each round at first.
 """
 
 from __future__ import annotations
@@ -26,9 +26,18 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from common import write_result  # noqa: E402
 
 from snugfit.doctor.findings import PITFALLS, is_ill  # noqa: E402
-from tests.doctor.corpus import HANDS, OWN, Case, Hand, examine, missing_package, scripts  # noqa: E402
+from tests.doctor.corpus import (  # noqa: E402
+    HANDS,
+    OWN,
+    Case,
+    Hand,
+    examine,
+    missing_package,
+    rounds,
+    scripts,
+)
 
-PAGE = ROOT / "docs/tools/doctor.md"
+PAGE = ROOT / "docs/tools/doctor_rounds.md"
 SECOND, THIRD, *BY_REPORTS = (HANDS[name] for name in ("second", "third", "fourth", "fifth"))
 FOLDERS = (
     "faulty",
@@ -36,7 +45,6 @@ FOLDERS = (
     "clean",
     *(f"{hand.name}/{kind}" for hand in (SECOND, THIRD, *BY_REPORTS) for kind in ("faulty", "clean")),
 )
-BEGIN, END = "<!-- corpus -->", "<!-- /corpus -->"
 
 
 def examine_all(folder: str) -> list[dict[str, Any]]:
@@ -126,7 +134,7 @@ def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     faulty = [row for row in rows if row["folder"] == "second_hand/faulty"]
     clean = [row for row in rows if row["folder"] == "second_hand/clean"]
     about, results = SECOND.expected, SECOND.results
-    at_mark, elsewhere, missed = (
+    at_mark, at_others, missed = (
         len(SECOND.at_first("faulty", each)) for each in ("found", "elsewhere", "missed")
     )
     alarms_at_first = SECOND.at_first("clean", "alarm")
@@ -138,7 +146,7 @@ def second_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         "",
         f"Written by a second hand that had read no detector: {len(faulty)} faults. As shipped: {at_mark} found at a marked line, "
-        f"{elsewhere} at another line, {missed} not found. After mending: {now} and {other_line} "
+        f"{at_others} at another line, {missed} not found. After mending: {now} and {other_line} "
         f"at another line. Its {len(clean)} clean scripts: as shipped something certain or likely on {len(alarms_at_first)}, of which "
         f"{len(false)} was false; after mending {len(alarms) or 'none'} false.",
         "",
@@ -172,7 +180,7 @@ def third_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     faulty = [row for row in rows if row["folder"] == "third_hand/faulty"]
     clean = [row for row in rows if row["folder"] == "third_hand/clean"]
     about = THIRD.expected["faulty"]
-    at_mark, elsewhere = (len(THIRD.at_first("faulty", each)) for each in ("found", "elsewhere"))
+    at_mark, at_others = (len(THIRD.at_first("faulty", each)) for each in ("found", "elsewhere"))
     now, other_line = (
         sum(row["outcome"] == outcome for row in faulty) for outcome in ("found", "found at another line")
     )
@@ -180,7 +188,7 @@ def third_hand(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         "",
         f"Written by a third hand: {len(faulty)} faults, three of them on ranks. As shipped {at_mark} were found at a marked line and "
-        f"{elsewhere} at another one. After mending: {now} and {other_line}. Of its {len(clean)} clean scripts "
+        f"{at_others} at another one. After mending: {now} and {other_line}. Of its {len(clean)} clean scripts "
         f"{len(alarms) or 'none'} has something certain or likely.",
         "",
         "| script | kind | pitfall | as shipped | after mending |",
@@ -206,8 +214,8 @@ def by_reports(rows: Sequence[dict[str, Any]], hand: Hand) -> list[str]:
     lines = [
         "",
         f"Written from reports, before a detector had seen them, by the writer of the detectors: {len(faulty)} faults. As shipped "
-        f"{at_first} were found, after mending {now}. Of its {len(clean)} clean scripts {len(alarms) or 'none'} has something certain or likely "
-        "after mending.",
+        f"{at_first} were found, after mending {now}. Of its {len(clean)} clean scripts something certain or likely was found on "
+        f"{len(hand.at_first('clean', 'alarm')) or 'none'} as shipped, and on {len(alarms) or 'none'} after mending.",
         "",
         "| script | kind | report | as shipped | after mending |",
         "|---|---|---|---|---|",
@@ -236,11 +244,19 @@ def main() -> None:
     rows = [row for folder in FOLDERS for row in examine_all(folder)]
     path = write_result(Path(__file__).parent, {"scripts": rows})
     text = PAGE.read_text(encoding="utf-8")
-    if BEGIN not in text or END not in text:
-        raise SystemExit(f"{PAGE} has no markers {BEGIN} and {END}")
-    head, _, rest = text.partition(BEGIN)
-    PAGE.write_text(f"{head}{BEGIN}\n{table(rows)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    for name, made in (("rounds", rounds()), ("corpus", table(rows))):
+        text = _put_between(text, name, made)
+    PAGE.write_text(text, encoding="utf-8")
     print(path)
+
+
+def _put_between(text: str, name: str, made: str) -> str:
+    """Return a page with a part of it made anew, which stands between two markers."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    if begin not in text or end not in text:
+        raise SystemExit(f"{PAGE} has no markers {begin} and {end}")
+    head, _, rest = text.partition(begin)
+    return f"{head}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
 
 
 if __name__ == "__main__":

@@ -138,6 +138,21 @@ def result_of(script: Path) -> dict[str, Any]:
     return results.get(script.parent.name, {}).get(script.stem, {})
 
 
+def rounds() -> str:
+    """What came of each hand's scripts at first, as a table of Markdown."""
+    lines = [
+        "| round | faults | found at a marked line | at another line | clean scripts | with something certain or likely |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, hand in HANDS.items():
+        faults, clean = len(hand.scripts("faulty")), len(hand.scripts("clean"))
+        found, at_others = (len(hand.at_first("faulty", each)) for each in ("found", "elsewhere"))
+        alarms = len(hand.at_first("clean", "alarm"))
+        share = f"{found} ({found / faults:.0%})"
+        lines.append(f"| {name} | {faults} | {share} | {at_others} | {clean} | {alarms} |")
+    return "\n".join(lines)
+
+
 def missing_package(script: Path) -> str:
     """The package of `.[bench]` that the script imports and that is not installed; "" if there is none."""
     imported: set[str | None] = set()
