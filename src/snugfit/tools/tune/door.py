@@ -19,6 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from snugfit.data.files.file_kinds import is_shards
+from snugfit.data.files.shards import shard_files
 from snugfit.errors import SettingError, TrainingFailed
 from snugfit.report.page import write_report
 from snugfit.results.run_folder import RunFolder
@@ -101,13 +103,37 @@ def tune(
 
 def _identity(recipe: Recipe, space: Space, pruner: str) -> dict[str, Any]:
     """Return what makes two searches one and the same."""
-    data = {}
-    for name in recipe.data.sources:
-        if not is_python_path(name) and Path(name).is_file():
-            with Path(name).open("rb") as file:
-                data[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    data = {
+        name: digests
+        for name in recipe.data.sources
+        if not is_python_path(name) and (digests := _digests(name, recipe.folder))
+    }
     search = {name: each.written() for name, each in space.items()}
     return {"recipe": recipe.hash(), "data": data, "search": search, "pruner": pruner}
+
+
+def _digests(source: str, folder: Path) -> str | dict[str, str]:
+    """Return the sha256 of the file that a source is; of a folder and of shards those of their files by name, empty where there is none."""
+
+    def digest(path: Path) -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    path = Path(source)
+    if path.is_file():
+        return digest(path)
+    if path.is_dir():
+        entries = sorted(path.rglob("*"))
+        parts = [(entry, entry.relative_to(path)) for entry in entries if entry.is_file()]
+        # what a file manager leaves is no data
+        return {
+            part.as_posix(): digest(entry)
+            for entry, part in parts
+            if not any(name.startswith(".") for name in part.parts)
+        }
+    if is_shards(source, folder):
+        return {str(shard): digest(shard) for shard in shard_files(source, "data.train", folder)}
+    return {}
 
 
 def _begun(recipe: Recipe, identity: Mapping[str, Any]) -> RunFolder | None:
@@ -181,7 +207,9 @@ class _Searching(ManyRuns[Trial, Tuned]):
             ended = self.train(
                 trial.name, title, lambda: applied(self.recipe, trial.parameters), options, pruning.before
             )
-        except TrainingFailed as error:
+        except (TrainingFailed, SettingError) as error:
+            if isinstance(error, SettingError) and not self._is_searched(error.setting):
+                raise
             self.study.end(reason=str(error), run_dir=pruning.run_dir)
             return None
         stopped = ended.stop_reason if ended.status == "stopped" else None
@@ -190,6 +218,11 @@ class _Searching(ManyRuns[Trial, Tuned]):
         self.study.end(**self._value(ended), run_dir=ended.run_dir, seconds=ended.seconds)
         _forget(ended)
         return None if stopped == pruning.reason else stopped
+
+    def _is_searched(self, setting: str) -> bool:
+        """Return whether an error is about a value of the trial: other values may do, with which the recipe is right."""
+        name = setting.rpartition(": ")[2]  # behind the file and the line of the recipe
+        return any(name == searched or name.startswith(f"{searched}.") for searched in self.space)
 
     def _value(self, ended: RunResult) -> dict[str, Any]:
         """Return the trial's value, or the reason why it has none."""

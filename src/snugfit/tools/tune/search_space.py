@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMS = "1e-5..1e-2 (numbers), 2..8 (whole numbers), log:1e-5..1e-2 (by factors), or 0.9,0.99 (one of these)"
 
 _NUMBER = r"([-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?)"
-_RANGE = re.compile(rf"(log:)?\s*{_NUMBER}\s*\.\.\s*{_NUMBER}")
+_RANGE = re.compile(rf"(log:)?\s*{_NUMBER}\s*(?<!\.)\.\.(?!\.)\s*{_NUMBER}")
 _FIXED = {
     "evaluate": "it says what is looked for, and when: values under one are not comparable with those under another",
     "data.validation": "values on some rows are not comparable with those on others",
@@ -190,8 +190,8 @@ def _parameter(name: str, given: str | Sequence[Any]) -> Parameter:
         raise SettingError(place, f"{given!r} are no values to choose from", f"Write {FORMS}.")
     choices = Choices(tuple(given))
     if len(set(choices.texts())) != len(given) or len(given) < 2:
-        what = "are not all different" if len(given) > 1 else "leave nothing to choose"
-        raise SettingError(place, f"{choices.written() or 'no values'} {what}", f"Write {FORMS}.")
+        what = "are not all different" if len(given) > 1 else "leaves nothing to choose"
+        raise SettingError(place, f"{choices.written() or 'an empty list'} {what}", f"Write {FORMS}.")
     return choices
 
 

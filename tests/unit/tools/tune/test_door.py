@@ -27,7 +27,7 @@ from snugfit.system.rounding import MKL_MODE
 from snugfit.tools.tune import door
 from snugfit.tools.tune import study as study_home
 from snugfit.tools.tune.door import tune
-from snugfit.tools.tune.result import Tuned
+from snugfit.tools.tune.result import Choices, Tuned
 from snugfit.tools.tune.study import Study
 from snugfit.tracking.spool import read_events
 from snugfit.tracking.translate import to_batch
@@ -281,6 +281,54 @@ def test_a_search_in_which_every_trial_fails_fails(project: Path, tmp_path: Path
     for _ in range(2):  # also when it is only read
         with pytest.raises(TrainingFailed, match="none of the 2 trials was finished"):
             tune(recipe, {RATE: [1.0e38, 2.0e38]})
+
+
+@pytest.mark.slow
+def test_a_searched_value_that_the_run_refuses_is_a_failed_trial_and_the_search_goes_on(
+    project: Path, tmp_path: Path
+):
+    (project / "normed_of_tune.py").write_text(
+        "import torch\ndef make():\n    return torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Linear(1, 1))\n"
+        "def rows():\n    return [(torch.full((1,), float(row)), torch.ones(1)) for row in range(9)]\n"
+    )
+    names = (
+        "model=normed_of_tune:make",
+        "data.train=normed_of_tune:rows",
+        "data.validation=normed_of_tune:rows",
+    )
+    found = tune(parabola(project, tmp_path, *names), {"train.global_batch": [4, 3]})
+    by_batch = {each.parameters["train.global_batch"]: each for each in found.trials}
+    assert by_batch[4].state == "failed" and "single example" in str(by_batch[4].reason)
+    assert found.best is by_batch[3]
+
+
+@pytest.mark.parametrize(
+    ("setting", "searched"),
+    [("new.yaml:3: train.global_batch", True), ("train.global_batch", True), ("train.epochs", False)],
+)
+def test_only_a_setting_that_is_searched_is_of_the_trial(setting: str, searched: bool):
+    searching = door._Searching.__new__(door._Searching)
+    searching.space = {"train.global_batch": Choices((1, 2))}
+    assert searching._is_searched(setting) is searched
+
+
+def test_a_folder_and_shards_in_which_a_file_has_changed_are_other_data(tmp_path: Path):
+    (tmp_path / "pictures" / "cat").mkdir(parents=True)
+    picture, shard = tmp_path / "pictures" / "cat" / "a b.png", tmp_path / "rows-000.tar"
+    for file, source in (
+        (picture, str(tmp_path / "pictures")),
+        (shard, str(tmp_path / "rows-{000..000}.tar")),
+    ):
+        file.write_bytes(b"one")
+        before = door._digests(source, tmp_path)
+        assert before == door._digests(source, tmp_path)
+        file.write_bytes(b"two")
+        assert door._digests(source, tmp_path) != before
+    before = door._digests(str(tmp_path / "pictures"), tmp_path)
+    (tmp_path / "pictures" / ".DS_Store").write_bytes(b"a look at it")
+    assert door._digests(str(tmp_path / "pictures"), tmp_path) == before
+    picture.rename(tmp_path / "pictures" / "b.png")
+    assert door._digests(str(tmp_path / "pictures"), tmp_path) != before
 
 
 def test_a_mistake_of_the_user_stops_the_search_and_leaves_no_folder(project: Path, tmp_path: Path):

@@ -56,13 +56,14 @@ def test_values_are_read_as_they_are_written(text, expected):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("0.9", "leave nothing to choose"),
+        ("0.9", "0.9 leaves nothing to choose"),
+        ("1e-5...1e-3", "leaves nothing to choose"),  # 1e-5 to .1e-3, a tenth of what is meant
         ("1,1", "are not all different"),
         ("5..2", "Write the lower end first"),
         ("log:0..1", "factors need a positive number"),
         ("[1", "cannot be read"),
         (3, "no values to choose from"),
-        ([], "leave nothing to choose"),
+        ([], "an empty list leaves nothing to choose"),
     ],
 )
 def test_what_leaves_nothing_to_search_is_refused_with_the_settings_name(given, message):
