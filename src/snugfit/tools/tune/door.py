@@ -28,6 +28,7 @@ from snugfit.run.call_options import RunOptions
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.training.result import RunResult
 from snugfit.step.metrics.metric import monitored
+from snugfit.system.digest import digest_of_file
 from snugfit.system.processes import this_world
 from snugfit.system.user_objects import is_python_path
 from snugfit.tools.many_runs.engine import ManyRuns, Tell, Watch
@@ -113,26 +114,22 @@ def _identity(recipe: Recipe, space: Space, pruner: str) -> dict[str, Any]:
 
 
 def _digests(source: str, folder: Path) -> str | dict[str, str]:
-    """Return the sha256 of the file that a source is; of a folder and of shards those of their files by name, empty where there is none."""
-
-    def digest(path: Path) -> str:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
+    """Return the sha256 of the file that a source is; of a folder and of shards digests of their files by name, empty where there is none."""
     path = Path(source)
     if path.is_file():
-        return digest(path)
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     if path.is_dir():
         entries = sorted(path.rglob("*"))
         parts = [(entry, entry.relative_to(path)) for entry in entries if entry.is_file()]
         # what a file manager leaves is no data
         return {
-            part.as_posix(): digest(entry)
+            part.as_posix(): digest_of_file(entry)
             for entry, part in parts
             if not any(name.startswith(".") for name in part.parts)
         }
     if is_shards(source, folder):
-        return {str(shard): digest(shard) for shard in shard_files(source, "data.train", folder)}
+        return {str(shard): digest_of_file(shard) for shard in shard_files(source, "data.train", folder)}
     return {}
 
 
