@@ -128,6 +128,8 @@ def _print(certificate: Certificate) -> None:
         print(f"{law.verdict:<8}{law.title:<34}{law.figures}")
         if law.verdict != "held" and law.module:
             print(f"        module {law.module}, furthest off {law.worst}")
+        elif law.verdict == "broken" and law.worst:
+            print(f"        furthest off {law.worst}")
         for reason in law.reasons:
             print(f"        {reason}")
     print(

@@ -18,7 +18,7 @@ from snugfit.system.user_objects import describe
 from snugfit.techniques import discover
 from snugfit.tools.certify import compare, technique_laws
 from snugfit.tools.certify.page import ModelCertificate
-from snugfit.tools.certify.technique_laws import Oracle
+from snugfit.tools.certify.technique_laws import Oracle, delivered, delivered_evaluated
 from snugfit.tools.certify.technique_problem import (
     WINDOW_ROWS,
     Problem,
@@ -209,8 +209,11 @@ def _idle(technique: Technique, problem: Problem) -> Sequence[str]:
         for window in problem.windows():
             for step in steps:
                 step(window)
-        one, other = map(weights, steps)
+        views = [(weights(step), delivered(step), delivered_evaluated(step)) for step in steps]
     except Exception:  # noqa: BLE001 - of the user's code: its laws have said what it is
         return ()
-    idle = one.keys() == other.keys() and not compare.differences(one, other)
+    idle = all(
+        one.keys() == other.keys() and not compare.differences(one, other)
+        for one, other in zip(*views, strict=True)
+    )
     return (IDLE,) if idle else ()

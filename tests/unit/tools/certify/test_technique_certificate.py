@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.cli import main
+from snugfit.cli.certify import _print
 from snugfit.core.batch import Batch
 from snugfit.core.loss_terms import LossTerms
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Moment, Seams, Stage, Technique
@@ -22,6 +23,7 @@ from snugfit.errors import SettingError
 from snugfit.results.verdicts import Law
 from snugfit.techniques import discover
 from snugfit.tools.certify import technique_certificate, technique_laws
+from snugfit.tools.certify.page import ModelCertificate
 from snugfit.tools.certify.technique_certificate import IDLE, NO_ORACLE, certify_technique
 from snugfit.tools.certify.technique_problem import Problem, problem_of
 
@@ -263,6 +265,19 @@ def test_settings_that_change_nothing_are_told(
     assert (IDLE in found.conditions) == idle
     assert NO_ORACLE in found.conditions
     assert found.law("order").verdict == "exempt"
+
+
+def test_a_technique_that_changes_the_evaluated_weights_alone_is_not_told_to_change_nothing() -> None:
+    ema = discover()["ema"].example()
+    assert technique_certificate._idle(ema, problem_of((ema,))) == ()
+
+
+def test_the_terminal_names_what_is_furthest_off_where_no_module_is_to_blame(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    law = technique_laws.as_oracle(problem_of((Scaled(),)), Scaled(), too_fast)
+    _print(ModelCertificate("scaled", (law,), "float64", "cpu", 7, None, (), 0.0))
+    assert law.worst and f"furthest off {law.worst}" in capsys.readouterr().out
 
 
 def test_a_technique_that_refuses_the_model_is_an_error_and_no_verdict() -> None:
