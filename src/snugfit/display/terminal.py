@@ -22,6 +22,7 @@ from snugfit.display.event_lines import (
 from snugfit.display.outlets import Screen, make_screen
 from snugfit.display.run_state import Standing
 from snugfit.planner.answers.plan_figures import compare_line, memory_note
+from snugfit.units import counted
 
 _MOST_TIME = 0.02
 """The part of a run's time that drawing may take."""
@@ -116,7 +117,10 @@ class TerminalDisplay:
             for event in self._early:
                 self._SAYERS[event["event"]](self, screen, event)
             if self._skipped > _SHOWN_SKIPS:
-                screen.say(f"{self._skipped - _SHOWN_SKIPS:,} more windows were skipped", "yellow")
+                more = self._skipped - _SHOWN_SKIPS
+                screen.say(
+                    f"{counted(more, 'more window')} {'was' if more == 1 else 'were'} skipped", "yellow"
+                )
             if self._end is not None:
                 for line in next_lines(
                     self._standing.run, self._end, self._registered, of_many=self._of_many

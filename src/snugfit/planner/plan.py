@@ -252,5 +252,5 @@ def device_of(machine: Machine) -> dict[str, Any]:
 def impossible(answer: Answer) -> OutOfMemory:
     """Return the error of a run that was planned and does not fit."""
     return OutOfMemory(
-        f"plan: {answer.why[0]} Give it more memory, allow a coarser budget.fidelity, or run it all the same with --no-plan."
+        f"plan: {' '.join([*answer.why[:1], *answer.smallest_budgets])} Give it more memory, allow a coarser budget.fidelity, or run it all the same with --no-plan."
     )

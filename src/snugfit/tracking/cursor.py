@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,8 @@ class Cursor:
 class Cursors:
     """The trackers that a run has been sent to, by address without password; `current` is the one a resume goes on with.
 
-    The address of a database inside the runs' folder is kept relative to the run, so that the folder can be moved.
+    The address of a database inside the runs' folder is kept relative to the run, so that the folder can be moved, with where
+    it was, so that a run that is moved without it goes on in it.
 
     Raises:
         RunFolderError: the file is there and cannot be read as what it should be.
@@ -46,6 +47,7 @@ class Cursors:
         self._file = f"{name}.json"
         self.current: str | None = None
         self._cursors: dict[str, Cursor] = {}
+        self._places: dict[str, str] = {}
         path = self.run_dir / self._file
         if not path.exists():
             return
@@ -57,6 +59,7 @@ class Cursors:
                 thinning = Thinning(**values.pop("thinning"))
                 self._cursors[key] = Cursor(**values, thinning=thinning)
             self.current = content["current"]
+            self._find_left_behind(content.get("places") or {})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunFolderError(
                 path,
@@ -72,11 +75,15 @@ class Cursors:
         """Store the progress, atomically: a reader sees the old file or the new one."""
         key = self._key(uri)
         self._cursors[key] = cursor
+        path = database_path(uri)
+        if path is not None and key != database_uri(path):
+            self._places[key] = database_uri(path)
         if current:
             self.current = key
         content = {
             "format": FORMAT,
             "current": self.current,
+            "places": {known: self._places[known] for known in self._cursors if known in self._places},
             "trackers": {key: asdict(cursor) for key, cursor in self._cursors.items()},
         }
         with whole_file(self.run_dir / self._file) as draft, draft.open("w", encoding="utf-8") as file:
@@ -93,6 +100,17 @@ class Cursors:
         if path is not None and not path.is_absolute():
             return database_uri(self.run_dir / path)
         return self.current
+
+    def _find_left_behind(self, places: Mapping[str, str]) -> None:
+        """Know a database beside the runs by where it was, if the run's folder was moved without it."""
+        for key, place in places.items():
+            here, there = database_path(key), database_path(place)
+            if here is None or there is None or (self.run_dir / here).exists() or not there.exists():
+                self._places[key] = place
+                continue
+            self._cursors[self._key(place)] = self._cursors.pop(key)
+            if self.current == key:
+                self.current = self._key(place)
 
     def _key(self, uri: str) -> str:
         path = database_path(uri)

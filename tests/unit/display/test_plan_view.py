@@ -12,6 +12,7 @@ from snugfit.cli.plan import _with_command
 from snugfit.display.plan_view import show_plan
 from snugfit.display.terminal import TerminalDisplay
 from snugfit.planner.answers.answer import Answer, Rejected
+from snugfit.planner.plan import impossible
 from tests.unit.report.fake_plan import (
     MIB,
     mlp_on_a_cpu,
@@ -109,6 +110,14 @@ def test_what_does_not_fit_gets_the_smallest_budget_at_each_fidelity() -> None:
         "quantised  52.00 GiB",
     ]
     assert not any(line.startswith("Runners-up") for line in lines)
+
+
+def test_an_error_and_a_summary_name_the_smallest_budgets() -> None:
+    answer = seventy_billion_that_do_not_fit()
+    sentence = "The smallest that would do: 612 GiB at full; 148 GiB at adapters; 52 GiB at quantised."
+    assert f"  why     {sentence}" in answer.summary_lines()
+    assert f"{answer.why[0]} {sentence} Give it more memory" in str(impossible(answer))
+    assert qlora_on_a_4090().smallest_budgets == ()
 
 
 def test_every_reason_is_given_and_with_explain_each_rule_and_confidence() -> None:

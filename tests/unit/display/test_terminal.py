@@ -288,6 +288,8 @@ def test_many_skipped_windows_are_counted_instead_of_listed():
     lines = shown(RUN, *skipped)
     assert [line for line in lines if "skipped" in line][-1] == "95 more windows were skipped"
     assert sum("skipped window" in line for line in lines) == 5
+    lines = shown(RUN, *skipped[:6])
+    assert [line for line in lines if "skipped" in line][-1] == "1 more window was skipped"
 
 
 def test_a_log_gets_no_line_for_each_update():

@@ -64,6 +64,22 @@ def test_a_moved_runs_folder_takes_its_database_along(tmp_path: Path) -> None:
     assert Cursors(moved).get(f"sqlite:///{tmp_path}/there/runs/mlflow.db") == Cursor(run_id="a")
 
 
+@pytest.mark.parametrize("place", ["there/1", "here/elsewhere/runs/demo/1"])
+def test_a_run_that_is_moved_without_its_database_goes_on_in_it(tmp_path: Path, place: str) -> None:
+    run_dir = run_folder(tmp_path / "here")
+    database = tmp_path / "here" / "runs" / "mlflow.db"
+    uri = f"sqlite:///{database}"
+    Cursors(run_dir).put(uri, Cursor(run_id="a"), current=True)
+    database.touch()
+    moved = tmp_path / place
+    moved.parent.mkdir(parents=True)
+    shutil.move(run_dir, moved)
+    assert stored_uri(moved) == uri
+    Cursors(moved).put(uri, Cursor(run_id="a", offset=9), current=True)
+    assert Cursors(moved).get(uri) == Cursor(run_id="a", offset=9)
+    assert stored_uri(moved) == uri
+
+
 def test_a_database_elsewhere_keeps_its_place(tmp_path: Path) -> None:
     run_dir = run_folder(tmp_path / "here")
     uri = f"sqlite:///{tmp_path}/central/mlflow.db"

@@ -333,6 +333,15 @@ def _rows_of(examples: Examples, columns: Sequence[str], setting: str) -> tuple[
     return examples.table, examples.table_rows
 
 
+def held_out_rows(rows: int, fraction: float) -> int:
+    """Return how many of the rows a fraction of them is, at least one.
+
+    >>> held_out_rows(32, 0.1), held_out_rows(3, 0.1)
+    (3, 1)
+    """
+    return max(round(fraction * rows), 1)
+
+
 def split_rows(
     classes: Sequence[Hashable], fraction: float, seed: int, setting: str = "data.validation"
 ) -> tuple[list[int], list[int]]:
@@ -356,7 +365,7 @@ def split_rows(
         members.setdefault(name, []).append(index)
     shares = {name: fraction * len(rows) for name, rows in members.items()}
     counts = {name: int(share) for name, share in shares.items()}
-    missing = max(round(fraction * len(classes)), 1) - sum(counts.values())
+    missing = held_out_rows(len(classes), fraction) - sum(counts.values())
     # largest remainder first; ties go to the larger class, then to the one met first (sorting is stable)
     order = sorted(members, key=lambda name: (counts[name] - shares[name], -len(members[name])))
     while missing > 0:

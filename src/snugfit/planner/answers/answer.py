@@ -222,13 +222,21 @@ class Answer(Shown):
         """Return the answer with sentences behind the first of `why`."""
         return replace(self, why=(*self.why[:1], *notes, *self.why[1:]))
 
+    @property
+    def smallest_budgets(self) -> tuple[str, ...]:
+        """Return the sentence that names the smallest budget of each level; none where it is not known, or something fits."""
+        from snugfit.planner.answers.plan_figures import brief_bytes  # which is of this
+
+        budgets = "; ".join(f"{brief_bytes(size)} at {level}" for level, size in self.would_fit.items())
+        return (f"The smallest that would do: {budgets}.",) if budgets else ()
+
     def summary_lines(self) -> list[str]:
         """Return whether it fits, what was chosen, the memory and the time."""
         from snugfit.planner.answers import plan_figures  # which is of this
 
         choice = plan_figures.choice_words(self.choice)
         speed = ", ".join(plan_figures.speed_words(self.prediction))
-        why = [f"  why     {sentence}" for sentence in self.why[:4]]
+        why = [f"  why     {sentence}" for sentence in self.with_notes(self.smallest_budgets).why[:4]]
         return [
             f"Plan: {plan_figures.headline(self)}",
             f"  chosen  {', '.join(choice)}",

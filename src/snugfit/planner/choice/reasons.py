@@ -137,11 +137,9 @@ def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
     if least.prediction.most_bytes <= budget.usable:
         first = f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}. Give --host-memory, or a smaller model."
         return (first, *_coarser(search), *_run(search))
-    needs = "; ".join(f"{brief_bytes(bytes)} at {level}" for level, bytes in needed.items())
-    first = (
-        f"Nothing that was tried fits in {brief_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free. "
-        f"The smallest that would do: {needs or brief_bytes(least.prediction.reserved_bytes)}."
-    )
+    first = f"Nothing that was tried fits in {brief_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free."
+    if not needed:  # else the answer has the smallest budgets by level
+        first += f" The smallest that would do: {brief_bytes(least.prediction.reserved_bytes)}."
     return (first, *_in_growing_segments(search), *_coarser(search), *_devices(search, needed), *_run(search))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.bad_rows import NOT_UTF8, Fault, as_utf8
+from snugfit.data.splits.sides import held_out_rows
 from snugfit.errors import DataError, RunFolderError, SettingError, SnugfitError, nearest
 from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
@@ -294,6 +295,8 @@ def _compose(
     # an error about an override names it, and no line of a recipe that is not there yet
     build(read_yaml(json.dumps(tree), "", Places()), (*settings, *of_run), Places(), **of_recipe)
     tree = _ordered(apply_overrides(tree, _relative(settings, folder), Places()))
+    if "global_batch" not in (seen.request.given.get("train") or {}) and seen.recognition.examples:
+        _leave_no_row_alone(tree, seen.recognition.examples)
     path = shlex.quote(place.name or os.path.relpath(place.about))
     labels = {} if "label" in seen.recognition.data else _labels(seen.others)
     others = {
@@ -493,6 +496,15 @@ def _tree(
         tree["track"] = {"mlflow": False}
         comments["track.mlflow"] = "needs: pip install 'snugfit[mlflow]'"
     return tree, comments, notes
+
+
+def _leave_no_row_alone(tree: Mapping[str, Any], examples: int) -> None:
+    """Raise the global batch of a recipe until the last window of an epoch has more than one row, as batch norm needs."""
+    validation, train = tree["data"].get("validation"), tree["train"]
+    if isinstance(validation, float):
+        examples -= held_out_rows(examples, validation)
+    while (batch := train.get("global_batch")) and batch < examples and examples % batch == 1:
+        train["global_batch"] = batch + 1
 
 
 def _missing(rows: Rows, data: Mapping[str, Any], *, any_number: bool) -> str:

@@ -483,6 +483,16 @@ def test_a_folder_of_pictures_is_a_recipe_that_runs(tmp_path: Path) -> None:
     assert task.meta["labels"] == ["cat", "dog"] and len(task.material.train) == 12
 
 
+def test_no_window_of_pictures_has_one_row_of_which_batch_norm_has_no_statistics(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pets", ["cat", "dog"], 16)
+    recipe = load_recipe(begin("pets").recipe)
+    rows = len(prepare(recipe).material.train)
+    assert rows == 29 and recipe.train.global_batch == 5
+    shutil.rmtree("pets-model")
+    chosen = begin("pets", ["train.global_batch=4"], Path("chosen.yaml"))
+    assert load_recipe(chosen.recipe).train.global_batch == 4
+
+
 def test_pictures_are_held_out_in_folders_of_their_name(tmp_path: Path) -> None:
     for name in ("birds_val", "pets_test", "pets_train", "val"):
         write_pictures(tmp_path / "all" / name, ["a", "b"], 2)
