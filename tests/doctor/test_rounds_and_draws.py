@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from textwrap import indent
+from types import FrameType
 
 import pytest
 
+from snugfit.doctor.observe.recording.recorder import Recorder
+from snugfit.doctor.observe.watchers.optimizers import evaluation_steps
 from tests.doctor.test_rows_signs_places import told
 
 pytestmark = pytest.mark.slow
@@ -44,12 +48,49 @@ DRAWN = "@torch.no_grad()\ndef draw(x, times=6):\n    return torch.stack([net(x)
         ("net.eval()\nwith torch.no_grad():\n    draws = torch.stack([net(pool + 0.1 * torch.randn_like(pool)).softmax(1) for _ in range(6)])\n", ""),
         # how long it takes
         ("import time\nnet.eval()\nwith torch.no_grad():\n    for _ in range(6):\n        p = net(pool)\ndraws = torch.stack([p, p])\n", ""),
+        # how sure the classes are where the inputs differ a little, and how many are right
+        ("net.eval()\nwith torch.no_grad():\n    draws = torch.stack([net(pool + 1e-6 * k).argmax(1, keepdim=True) for k in range(6)]).float().expand(6, 80, 3).softmax(2)\n", ""),
+        ("net.eval()\nwith torch.no_grad():\n    right = torch.stack([(net(pool + 1e-6 * k).argmax(1) == y[160:]).float().mean() for k in range(6)])\ndraws = right[:, None, None].expand(6, 80, 3)\n", ""),
+        # one graph for each class
+        ("net.eval()\nouts = [net(pool) for _ in range(4)]\nfor k in range(3):\n    outs[k][:, k].sum().backward()\ndraws = torch.stack(outs).detach().softmax(2)\n", ""),
+        # the same draw each time, on purpose
+        ("def drawn():\n    torch.manual_seed(3)\n    return net(pool).softmax(1)\nnet.train()\nwith torch.no_grad():\n    draws = torch.stack([drawn() for _ in range(6)])\n", ""),
+        # copies give the same, and so do lines of their own
+        ("net.eval()\ncopies = [net, *(copy.deepcopy(net) for _ in range(2)), net]\nwith torch.no_grad():\n    draws = torch.stack([each(pool).softmax(1) for each in copies])\n", ""),
+        ("net.eval()\nwith torch.no_grad():\n    a = net(pool)\n    b = net(pool)\n    c = net(pool)\n    d = net(pool)\ndraws = torch.stack([a, b, c, d]).softmax(2)\n", ""),
+        # whatever else is in the batch
+        ("net.eval()\nwith torch.no_grad():\n    draws = torch.stack([net(pool[:k])[:8].round(decimals=3) for k in (16, 24, 32, 40)]).softmax(2)\n", ""),
+        # norms do not draw
+        ("net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))\noptimizer = torch.optim.Adam(net.parameters(), 1e-3)\nlearn()\nnet.eval()\nwith torch.no_grad():\n    draws = torch.stack([net(pool).softmax(1) for _ in range(6)])\n", ""),
+        # what is no list of tensors is told by torch
+        ("net.eval()\nwith torch.no_grad():\n    seen = [net(pool) for _ in range(6)]\nfor wrong in ((p for p in seen), [*seen[:4], None]):\n    try:\n        torch.stack(wrong)\n    except TypeError as error:\n        assert 'has no len' not in str(error)\ndraws = pool.softmax(1)[None]\n", ""),
+        # made a script
+        ("@torch.jit.script\ndef joined(x: torch.Tensor) -> torch.Tensor:\n    return torch.stack([x, x, x, x])\ndraws = joined(pool).softmax(2)\n", ""),
         # a model without dropout is asked once, and its answer is laid beside itself
         ("net = nn.Linear(6, 3)\nwith torch.no_grad():\n    p = net(pool).softmax(1)\ndraws = torch.stack([p] * 6)\n", ""),
     ],
 )  # fmt: skip
 def test_draws_of_a_model_whose_dropout_is_off_are_found(tmp_path: Path, text: str, pitfall: str) -> None:
     told(tmp_path, LEARNS + text + ENTROPY, pitfall)
+
+
+ASKED = "net.eval()\nwith torch.no_grad():\n    same = torch.stack([net(x).softmax(1) for _ in range(4)])\n"
+ONCE = """
+net = nn.Sequential(nn.Linear(6, 24), nn.Dropout(0.2), nn.Linear(24, 3)).eval()
+x, weight = torch.randn(80, 6), nn.Parameter(torch.zeros(6))
+optimizer = torch.optim.SGD([weight], 0.1)
+for update in range(4):
+    loss = ((x @ weight - x.sum(1)) ** 2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+with torch.no_grad():
+    p = net(x).softmax(1)
+draws = torch.stack([p] * 4)
+"""
+
+
+@pytest.mark.parametrize("text", [LEARNS.replace("learn()\npool", ASKED + "learn()\npool"), ONCE])
+def test_passes_before_the_training_and_one_that_is_repeated_are_no_draws(tmp_path: Path, text: str) -> None:
+    told(tmp_path, text, "")
 
 
 ROUNDS = """
@@ -78,6 +119,15 @@ def passes(net, optimizer, schedule=None, epochs=2):
         ("for fold in range(4):\n    net = copy.deepcopy(whole)\n    optimizer = torch.optim.SGD(net.parameters(), 0.1)\n    passes(net, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), epochs=4)\n", ""),
         # stepped with each update, and many fast ones
         ("for fold in range(3):\n    net = copy.deepcopy(whole)\n    optimizer = torch.optim.SGD(net.parameters(), 0.1)\n    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60)\n    for update in range(60):\n        loss = F.cross_entropy(net(x), y)\n        optimizer.zero_grad(); loss.backward(); optimizer.step(); schedule.step()\n", ""),
+        # of optimizers that never step, and of a copy of one that did: told by that alone
+        ("for gamma in (0.5, 0.7, 0.9):\n    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)\n    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma)\n    for epoch in range(3):\n        schedule.step()  # cause\n    print(schedule.get_last_lr())\npasses(whole, torch.optim.SGD(whole.parameters(), 0.1))\n", "scheduler_order"),
+        # the last round is longer
+        ("for round in range(4):\n    net = copy.deepcopy(whole)\n    optimizer = torch.optim.SGD(net.parameters(), 0.1)\n    passes(net, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), epochs=1 if round < 3 else 3)\n    whole.load_state_dict(net.state_dict())\n", ""),
+        # twice, for what is tried
+        ("for trial in range(2):\n    net = copy.deepcopy(whole)\n    optimizer = torch.optim.SGD(net.parameters(), 0.1)\n    passes(net, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), epochs=1)\n", ""),
+        # several of one optimizer, in a trial of one epoch
+        ("optimizer = torch.optim.SGD(whole.parameters(), 0.1)\nschedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma) for gamma in (0.9, 0.99, 0.999)]\npasses(whole, optimizer, epochs=1)\nfor each in schedules:\n    each.step()\n", ""),
+        ("optimizer = torch.optim.SGD(whole.parameters(), 0.1)\npasses(whole, optimizer)\nschedule = torch.optim.lr_scheduler.ExponentialLR(copy.deepcopy(optimizer), 0.9)\nfor epoch in range(3):\n    schedule.step()  # cause\n", "scheduler_order"),
     ],
 )  # fmt: skip
 def test_schedules_that_are_made_anew_and_stepped_at_the_end_are_found(
@@ -126,6 +176,25 @@ def test_an_evaluation_that_steps_the_optimizer_of_the_training_is_found(
     tmp_path: Path, text: str, scored: str, pitfall: str
 ) -> None:
     told(tmp_path, SCORED + text + GOES.format(scored=scored), pitfall)
+
+
+def test_no_frames_are_looked_at_when_enough_steps_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, looks = Recorder(10, None, None), list[int]()
+
+    def evaluate() -> FrameType:
+        return sys._getframe()
+
+    def frames(_: int) -> list[FrameType]:
+        looks.append(1)
+        return [evaluate()] if len(looks) > evaluation_steps.LEAST_STEPS else []
+
+    monkeypatch.setattr(evaluation_steps, "own_frames", frames)
+    steps = evaluation_steps.EvaluationSteps(recorder)
+    most = evaluation_steps.LEAST_STEPS + evaluation_steps.MOST_NOTED
+    for _ in range(most + 5):
+        steps.after_step(1)
+    assert len(recorder.log.events) == evaluation_steps.MOST_NOTED
+    assert len(looks) == most
 
 
 SERIES = """

@@ -30,11 +30,13 @@ class EvaluationSteps:
 
     def after_step(self, optimizer: int) -> None:
         """Note a step in a function that evaluates, if the optimizer has stepped outside of any before."""
+        if self._noted[optimizer] >= MOST_NOTED:
+            return
         frame = next((each for each in own_frames(MOST_FRAMES) if is_evaluation(each.f_code.co_name)), None)
         if frame is None:
             self._outside[optimizer] += 1
             return
-        learns = self._outside[optimizer] >= LEAST_STEPS and self._noted[optimizer] < MOST_NOTED
+        learns = self._outside[optimizer] >= LEAST_STEPS
         if learns and not _puts_back(frame.f_code.co_filename, frame.f_code.co_firstlineno):
             self._noted[optimizer] += 1
             what = f"`{frame.f_code.co_name}` steps the optimizer that trains: the rows that it scores are learned."

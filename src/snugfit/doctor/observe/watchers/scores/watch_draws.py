@@ -47,8 +47,8 @@ def _look_at(recorder: Recorder, tensors: Sequence[Any]) -> None:
     if not all(isinstance(each, Tensor) and each.shape == first.shape for each in tensors):
         return
     passes = list(islice((e for e in reversed(recorder.log.events) if isinstance(e, Forward)), len(tensors)))
-    kinds = {(each.module, each.at, each.rows, each.training, each.grad) for each in passes}
-    if len(passes) < len(tensors) or len(kinds) > 1 or passes[0].training or passes[0].grad:
+    kinds = {(each.module, each.at, each.rows) for each in passes}
+    if len(passes) < len(tensors) or len(kinds) > 1 or any(each.training or each.grad for each in passes):
         return
     model = next((each for each in recorder.log.models if each.id == passes[0].module), None)
     dropping = [] if model is None else [name for name in model.modal if name not in model.norms]
