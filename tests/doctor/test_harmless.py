@@ -271,6 +271,26 @@ for _ in range(2):
     assert watch_script(Path("train.py").resolve()).traced == ["torch.compile"]
 
 
+def test_a_graph_without_a_break_is_compiled_of_every_function_that_is_looked_at(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("""
+import torch
+from torch.nn import functional as F
+IN_TORCH = "acos asin ceil exp floor log log10 log2 log_softmax logsumexp max mean min pow reciprocal round rsqrt sigmoid sign softmax sort sqrt std sum topk var argmax argmin argsort randn_like".split()
+WITH_A_NUMBER = {"log_softmax": 1, "logsumexp": 1, "max": 1, "min": 1, "softmax": 1, "sort": 1, "pow": 2, "topk": 2, "argmax": 1, "argmin": 1, "argsort": 1}
+@torch.compile(backend="eager", fullgraph=True)
+def computed(x):
+    made = [getattr(torch, name)(x, *([WITH_A_NUMBER[name]] if name in WITH_A_NUMBER else [])) for name in IN_TORCH]
+    made += [torch.stack([x, x, x, x]), torch.cat([x, x, x, x]), torch.concat([x, x]), torch.sub(x, x), torch.matmul(x, x.t()), torch.bmm(x[None], x.t()[None])]
+    made += [torch.gather(x, 1, torch.zeros(8, 1, dtype=torch.long)), torch.reshape(x, (4, 8)), torch.cosine_similarity(x, x), F.cosine_similarity(x, x)]
+    made += [F.cross_entropy(x, torch.zeros(8, dtype=torch.long)), F.mse_loss(x, x * 0), F.dropout(x, 0.1), F.layer_norm(x, (4,)), F.logsigmoid(x), F.softmax(x, 1)]
+    made += [F.scaled_dot_product_attention(x[None], x[None], x[None]), F.kl_div(x.log_softmax(1), x.softmax(1)), F.embedding(torch.zeros(3, dtype=torch.long), x)]
+    return sum((each[0] if isinstance(each, tuple) else each).float().mean() for each in made)
+computed(torch.rand(8, 4) / 2 + 0.1)
+""")
+    assert observe([sys.executable, str(script)]).exit_code == 0
+
+
 def test_losses_that_a_script_compiles_with_torch_jit_script_are_compiled_as_they_are() -> None:
     Path("train.py").write_text("""
 import torch

@@ -94,9 +94,10 @@ class TermWatch:
             patches.wrap(Tensor, name, self._adding)
         patches.wrap(torch.autograd, "grad", self._grading)
         in_c = torch.cosine_similarity
-        for owner in (torch, functional):
-            patches.wrap(owner, "cosine_similarity", self._comparing)
-            script_as(owner.cosine_similarity, in_c)
+        patches.wrap(torch, "cosine_similarity", self._comparing)
+        script_as(torch.cosine_similarity, in_c)
+        # one function under two names: torch.compile knows it by torch's, and would follow another one to what it does not know
+        patches.wrap(functional, "cosine_similarity", lambda _: torch.cosine_similarity)
 
     def _grading(self, original: _Call) -> _Call:
         """Remember gradients that are made to be differentiated again, as those of a penalty are."""
