@@ -75,6 +75,19 @@ def write_result(folder: Path, result: dict[str, Any], name: str = "") -> Path:
     return path
 
 
+def put_on_page(page: Path, name: str, text: str) -> None:
+    """Put a text in its place on a page: between `<!-- NAME -->` and `<!-- /NAME -->`.
+
+    Raises:
+        SystemExit: the page has no such place.
+    """
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    if end not in rest:
+        raise SystemExit(f"{page} has no markers {begin} and {end}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}", encoding="utf-8")
+
+
 class Rows:
     """Rows of a benchmark that are written as they are measured, so that one that was ended goes on with those that lack.
 

@@ -26,14 +26,13 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from common import write_result  # noqa: E402
+from common import put_on_page, write_result  # noqa: E402
 
 from snugfit.doctor.observe import observe  # noqa: E402
 from tests.doctor.corpus import missing_package, scripts  # noqa: E402
 from tests.doctor.ending import PLAIN  # noqa: E402
 
 PAGE = ROOT / "docs/tools/doctor.md"
-BEGIN, END = "<!-- harmless -->", "<!-- /harmless -->"
 ENDING = [sys.executable, "-m", "tests.doctor.ending"]
 FOLDERS = ("clean", "faulty", "fresh")
 EQUAL, DIFFERENT, UNSTEADY = "equal", "different", "differs between two plain runs"
@@ -106,10 +105,7 @@ def main() -> None:
                 lines.write(json.dumps(rows[-1]) + "\n")
     path = write_result(HERE, {"scripts": rows}, "harmless")
     done_path.unlink()
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    if END not in rest:
-        raise SystemExit(f"{PAGE} has no markers {BEGIN} and {END}")
-    PAGE.write_text(f"{head}{BEGIN}\n{summary(rows)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    put_on_page(PAGE, "harmless", summary(rows))
     print(path)
 
 

@@ -26,12 +26,11 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
 
-from common import write_result  # noqa: E402
+from common import put_on_page, write_result  # noqa: E402
 
 from snugfit.doctor.observe import observe  # noqa: E402
 
 PAGE = ROOT / "docs/tools/doctor.md"
-BEGIN, END = "<!-- launchers -->", "<!-- /launchers -->"
 FOLDER = ROOT / "tests/doctor"
 SCRIPTS = (
     "clean/vae",
@@ -129,10 +128,7 @@ def main() -> None:
                 lines.write(json.dumps(rows[-1]) + "\n")
     path = write_result(HERE, {"runs": rows}, "launchers")
     done_path.unlink(missing_ok=True)
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    if END not in rest:
-        raise SystemExit(f"{PAGE} has no markers {BEGIN} and {END}")
-    PAGE.write_text(f"{head}{BEGIN}\n{table(rows)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    put_on_page(PAGE, "launchers", table(rows))
     print(path)
 
 

@@ -28,11 +28,10 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
 
-from common import paired_ratio, write_result  # noqa: E402
+from common import paired_ratio, put_on_page, write_result  # noqa: E402
 
 SCRIPTS = ("tabular", "images", "language", "adversarial")
 PAGE = ROOT / "docs/tools/doctor.md"
-BEGIN, END = "<!-- overhead -->", "<!-- /overhead -->"
 DETAILED = 8  # updates that are looked at one by one, which is the command's default
 FIRST = 2  # updates that say nothing
 
@@ -117,10 +116,7 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     comparisons = [compare(script, repeats) for script in SCRIPTS]
     path = write_result(HERE, {"repeats": repeats, "scripts": comparisons}, "overhead")
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    if END not in rest:
-        raise SystemExit(f"{PAGE} has no markers {BEGIN} and {END}")
-    PAGE.write_text(f"{head}{BEGIN}\n{table(comparisons)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    put_on_page(PAGE, "overhead", table(comparisons))
     print(path)
 
 

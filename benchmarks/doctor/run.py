@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from common import write_result  # noqa: E402
+from common import put_on_page, write_result  # noqa: E402
 
 from snugfit.doctor.findings import PITFALLS, is_ill  # noqa: E402
 from tests.doctor.corpus import (  # noqa: E402
@@ -243,20 +243,9 @@ def _count(rows: Sequence[dict[str, Any]], folder: str) -> str:
 def main() -> None:
     rows = [row for folder in FOLDERS for row in examine_all(folder)]
     path = write_result(Path(__file__).parent, {"scripts": rows})
-    text = PAGE.read_text(encoding="utf-8")
-    for name, made in (("rounds", rounds()), ("corpus", table(rows))):
-        text = _put_between(text, name, made)
-    PAGE.write_text(text, encoding="utf-8")
+    put_on_page(PAGE, "rounds", rounds())
+    put_on_page(PAGE, "corpus", table(rows))
     print(path)
-
-
-def _put_between(text: str, name: str, made: str) -> str:
-    """Return a page with a part of it made anew, which stands between two markers."""
-    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    if begin not in text or end not in text:
-        raise SystemExit(f"{PAGE} has no markers {begin} and {end}")
-    head, _, rest = text.partition(begin)
-    return f"{head}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
 
 
 if __name__ == "__main__":

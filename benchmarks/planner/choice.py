@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from cases import MODELS, Case  # noqa: E402
-from common import write_result  # noqa: E402
+from common import put_on_page, write_result  # noqa: E402
 from memory import allocated_peak  # noqa: E402
 
 from snugfit.core.batch import Batch  # noqa: E402
@@ -350,10 +350,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def write_readme(rows: Sequence[dict[str, Any]]) -> None:
     """Put the table between its marks in README.md."""
-    path, marks = HERE / "README.md", ("<!-- choice -->", "<!-- /choice -->")
-    text = path.read_text()
-    before, rest = text.split(marks[0])
-    path.write_text(f"{before}{marks[0]}\n{table(rows)}\n{marks[1]}{rest.split(marks[1])[1]}")
+    put_on_page(HERE / "README.md", "choice", table(rows))
 
 
 def measured_before() -> list[dict[str, Any]]:

@@ -36,11 +36,10 @@ from torch import nn
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from common import write_result  # noqa: E402
+from common import put_on_page, write_result  # noqa: E402
 from contenders import ESTIMATORS, FINDERS, PROBLEMS, QUICK, Capped, Problem, passes, train  # noqa: E402
 from memory import allocated_peak  # noqa: E402
 
-MARKS = "<!-- peers -->", "<!-- /peers -->"
 NO_CAP = 2**62
 ASKED = ("accelerate", "deepspeed", "lightning", "transformers", "torch")
 LIBRARIES = (
@@ -209,8 +208,7 @@ slower; a cap of a real device would cost nothing. The planner runs nothing, and
 
 {table(models, "how_large", _large)}
 
-{losses(models)}
-"""
+{losses(models)}"""
 
 
 def losses(models: Mapping[str, Any]) -> str:
@@ -242,17 +240,6 @@ def _behind(rows: Mapping[str, Any]) -> list[str]:
     return [name for name, row in rows.items() if row.get("seconds", ours) < ours]
 
 
-def write_section(text: str) -> None:
-    """Put the section between its marks in README.md, or at the end."""
-    path = HERE / "README.md"
-    whole = path.read_text() if path.exists() else "# The planner\n"
-    start, end = MARKS
-    if start not in whole:
-        whole = f"{whole.rstrip()}\n\n{start}\n{end}\n"
-    before, rest = whole.split(start)
-    path.write_text(f"{before}{start}\n{text}{end}{rest.split(end)[1]}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -270,7 +257,7 @@ def main() -> None:
         print(section({"date": "-", "commit": "-", "versions": versions(), "models": models}))
         return
     path = write_result(HERE, {"versions": versions(), "models": models}, "peers")
-    write_section(section(json.loads(path.read_text())))
+    put_on_page(HERE / "README.md", "peers", section(json.loads(path.read_text())))
 
 
 if __name__ == "__main__":

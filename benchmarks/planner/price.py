@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from common import write_result  # noqa: E402
+from common import put_on_page, write_result  # noqa: E402
 from experts import FULL, QLORA, SHAPES, rung_of, subject_of  # noqa: E402
 from result_lines import measure  # noqa: E402
 
@@ -162,9 +162,7 @@ def table(cases: Mapping[str, Any]) -> str:
 
 def write_page(cases: Mapping[str, Any]) -> None:
     """Put the table between its marks in README.md."""
-    path, begin, end = HERE / "README.md", "<!-- price -->", "<!-- /price -->"
-    before, rest = path.read_text().split(begin)
-    path.write_text(f"{before}{begin}\n{table(cases)}\n{end}{rest.split(end)[1]}")
+    put_on_page(HERE / "README.md", "price", table(cases))
 
 
 def main() -> None:

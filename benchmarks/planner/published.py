@@ -26,7 +26,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from common import commit  # noqa: E402
+from common import commit, put_on_page  # noqa: E402
 from published_cases import ADAMW, CASES, MODELS, SOON, Case  # noqa: E402
 from result_lines import measure, read, write  # noqa: E402
 
@@ -249,10 +249,7 @@ def write_pages(results: Sequence[Mapping[str, Any]]) -> None:
         (GUIDE, "published", figures(results)),
         (README, "choices", choices(results)),
     ):
-        begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
-        before, _, rest = page.read_text().partition(begin)
-        _, _, after = rest.partition(end)
-        page.write_text(f"{before}{begin}\n{table}\n{end}{after}")
+        put_on_page(page, mark, table)
 
 
 # ---------------------------------------------------------------------------------------------------------- the command
