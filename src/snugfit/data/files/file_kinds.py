@@ -88,9 +88,11 @@ def pictures_in(folder: Path) -> list[Path]:
     return files_in(folder, PICTURE_SUFFIXES)
 
 
-def files_in(folder: Path, suffixes: Set[str]) -> list[Path]:
-    """Return the files of some suffixes in a folder and in those below it, in order of their paths; hidden ones are left out.
+def files_in(folder: Path, suffixes: Set[str] | None = None) -> list[Path]:
+    """Return the files in a folder and in those below it, in order of their paths; hidden ones are left out.
 
+    Args:
+        suffixes: of the files; None for all.
     Raises:
         DataError: it cannot be read.
     """
@@ -109,7 +111,11 @@ def files_in(folder: Path, suffixes: Set[str]) -> list[Path]:
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         shown = (name for name in names if not name.startswith("."))
-        files += [Path(place, name) for name in shown if os.path.splitext(name)[1].lower() in suffixes]
+        files += [
+            Path(place, name)
+            for name in shown
+            if suffixes is None or os.path.splitext(name)[1].lower() in suffixes
+        ]
     return sorted(files)
 
 

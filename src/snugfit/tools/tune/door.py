@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from snugfit.data.files.file_kinds import is_shards
+from snugfit.data.files.file_kinds import files_in, is_shards
 from snugfit.data.files.shards import shard_files
 from snugfit.errors import SettingError, TrainingFailed
 from snugfit.report.page import write_report
@@ -120,17 +120,16 @@ def _digests(source: str, folder: Path) -> str | dict[str, str]:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     if path.is_dir():
-        entries = sorted(path.rglob("*"))
-        parts = [(entry, entry.relative_to(path)) for entry in entries if entry.is_file()]
-        # what a file manager leaves is no data
-        return {
-            part.as_posix(): digest_of_file(entry)
-            for entry, part in parts
-            if not any(name.startswith(".") for name in part.parts)
-        }
+        return {each.relative_to(path).as_posix(): digest_of_file(each) for each in files_in(path)}
     if is_shards(source, folder):
-        return {str(shard): digest_of_file(shard) for shard in shard_files(source, "data.train", folder)}
+        return {str(shard): digest_of_file(shard) for shard in shard_files(source, "data", folder)}
     return {}
+
+
+def _is_searched(setting: str, space: Space) -> bool:
+    """Return whether an error is about a value of the trial: other values may do, with which the recipe is right."""
+    name = setting.rpartition(": ")[2]  # behind the file and the line of the recipe
+    return any(name == searched or name.startswith(f"{searched}.") for searched in space)
 
 
 def _begun(recipe: Recipe, identity: Mapping[str, Any]) -> RunFolder | None:
@@ -205,7 +204,7 @@ class _Searching(ManyRuns[Trial, Tuned]):
                 trial.name, title, lambda: applied(self.recipe, trial.parameters), options, pruning.before
             )
         except (TrainingFailed, SettingError) as error:
-            if isinstance(error, SettingError) and not self._is_searched(error.setting):
+            if isinstance(error, SettingError) and not _is_searched(error.setting, self.space):
                 raise
             self.study.end(reason=str(error), run_dir=pruning.run_dir)
             return None
@@ -215,11 +214,6 @@ class _Searching(ManyRuns[Trial, Tuned]):
         self.study.end(**self._value(ended), run_dir=ended.run_dir, seconds=ended.seconds)
         _forget(ended)
         return None if stopped == pruning.reason else stopped
-
-    def _is_searched(self, setting: str) -> bool:
-        """Return whether an error is about a value of the trial: other values may do, with which the recipe is right."""
-        name = setting.rpartition(": ")[2]  # behind the file and the line of the recipe
-        return any(name == searched or name.startswith(f"{searched}.") for searched in self.space)
 
     def _value(self, ended: RunResult) -> dict[str, Any]:
         """Return the trial's value, or the reason why it has none."""

@@ -26,7 +26,7 @@ from snugfit.recipe import load_recipe
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.tasks.prepare import prepare
 from snugfit.tools.init import local_models
-from snugfit.tools.init.door import Beginning, begin
+from snugfit.tools.init.door import Beginning, _leave_no_row_alone, begin
 from snugfit.tools.init.model_settings import SCRATCH_PRESET
 from snugfit.tools.init.recipe_text import commented
 from tests.unit.tasks.drawn_sounds import write_tones
@@ -491,6 +491,18 @@ def test_no_window_of_pictures_has_one_row_of_which_batch_norm_has_no_statistics
     shutil.rmtree("pets-model")
     chosen = begin("pets", ["train.global_batch=4"], Path("chosen.yaml"))
     assert load_recipe(chosen.recipe).train.global_batch == 4
+
+
+@pytest.mark.parametrize(
+    ("examples", "validation", "batch", "left"),
+    [(29, None, 4, 5), (32, 0.1, 4, 5), (32, "held.csv", 4, 4), (33, None, 32, 33), (9, None, 2, 3), (1, None, 4, 4)],
+)  # fmt: skip
+def test_a_batch_is_raised_until_its_last_window_has_more_than_one_row(
+    examples: int, validation: float | str | None, batch: int, left: int
+) -> None:
+    tree = {"data": {"validation": validation}, "train": {"global_batch": batch}}
+    _leave_no_row_alone(tree, examples)
+    assert tree["train"]["global_batch"] == left
 
 
 def test_pictures_are_held_out_in_folders_of_their_name(tmp_path: Path) -> None:

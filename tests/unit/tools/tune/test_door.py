@@ -304,12 +304,17 @@ def test_a_searched_value_that_the_run_refuses_is_a_failed_trial_and_the_search_
 
 @pytest.mark.parametrize(
     ("setting", "searched"),
-    [("new.yaml:3: train.global_batch", True), ("train.global_batch", True), ("train.epochs", False)],
+    [
+        ("new.yaml:3: train.global_batch", True),
+        ("train.global_batch", True),
+        ("train.epochs", False),
+        ("optimizer.sgd", True),
+        ("optimizers", False),
+    ],
 )
 def test_only_a_setting_that_is_searched_is_of_the_trial(setting: str, searched: bool):
-    searching = door._Searching.__new__(door._Searching)
-    searching.space = {"train.global_batch": Choices((1, 2))}
-    assert searching._is_searched(setting) is searched
+    space = {"train.global_batch": Choices((1, 2)), "optimizer": Choices(("sgd", "adamw"))}
+    assert door._is_searched(setting, space) is searched
 
 
 def test_a_folder_and_shards_in_which_a_file_has_changed_are_other_data(tmp_path: Path):
