@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -35,8 +35,8 @@ class Cursor:
 class Cursors:
     """The trackers that a run has been sent to, by address without password; `current` is the one a resume goes on with.
 
-    The address of a database inside the runs' folder is kept relative to the run, so that the folder can be moved, with where
-    it was, so that a run that is moved without it goes on in it.
+    The address of a database inside the runs' folder is kept relative to the run, so that the folder can be moved. The run's own
+    place is kept too, by which a run that is moved without the database goes on in it; a copy of a run that is still there does not.
 
     Raises:
         RunFolderError: the file is there and cannot be read as what it should be.
@@ -47,7 +47,6 @@ class Cursors:
         self._file = f"{name}.json"
         self.current: str | None = None
         self._cursors: dict[str, Cursor] = {}
-        self._places: dict[str, str] = {}
         path = self.run_dir / self._file
         if not path.exists():
             return
@@ -59,7 +58,7 @@ class Cursors:
                 thinning = Thinning(**values.pop("thinning"))
                 self._cursors[key] = Cursor(**values, thinning=thinning)
             self.current = content["current"]
-            self._find_left_behind(content.get("places") or {})
+            self._find_left_behind(Path(content.get("run_dir", self.run_dir)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunFolderError(
                 path,
@@ -75,15 +74,12 @@ class Cursors:
         """Store the progress, atomically: a reader sees the old file or the new one."""
         key = self._key(uri)
         self._cursors[key] = cursor
-        path = database_path(uri)
-        if path is not None and key != database_uri(path):
-            self._places[key] = database_uri(path)
         if current:
             self.current = key
         content = {
             "format": FORMAT,
             "current": self.current,
-            "places": {known: self._places[known] for known in self._cursors if known in self._places},
+            "run_dir": os.path.abspath(self.run_dir),
             "trackers": {key: asdict(cursor) for key, cursor in self._cursors.items()},
         }
         with whole_file(self.run_dir / self._file) as draft, draft.open("w", encoding="utf-8") as file:
@@ -101,16 +97,19 @@ class Cursors:
             return database_uri(self.run_dir / path)
         return self.current
 
-    def _find_left_behind(self, places: Mapping[str, str]) -> None:
-        """Know a database beside the runs by where it was, if the run's folder was moved without it."""
-        for key, place in places.items():
-            here, there = database_path(key), database_path(place)
-            if here is None or there is None or (self.run_dir / here).exists() or not there.exists():
-                self._places[key] = place
+    def _find_left_behind(self, before: Path) -> None:
+        """Know a database beside the runs by its place, if the run's folder was moved away from `before` without it."""
+        if before.exists():
+            return
+        for key in [*self._cursors]:
+            path = database_path(key)
+            if path is None or path.is_absolute() or (self.run_dir / path).exists():
                 continue
-            self._cursors[self._key(place)] = self._cursors.pop(key)
-            if self.current == key:
-                self.current = self._key(place)
+            place = Path(os.path.normpath(before / path))
+            if place.exists():
+                known = self._key(database_uri(place))
+                self._cursors[known] = self._cursors.pop(key)
+                self.current = known if self.current == key else self.current
 
     def _key(self, uri: str) -> str:
         path = database_path(uri)

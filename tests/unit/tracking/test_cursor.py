@@ -80,6 +80,29 @@ def test_a_run_that_is_moved_without_its_database_goes_on_in_it(tmp_path: Path, 
     assert stored_uri(moved) == uri
 
 
+def test_a_run_that_took_its_database_along_goes_on_in_that_though_another_one_is_made_where_it_was(
+    tmp_path: Path,
+) -> None:
+    database = tmp_path / "here" / "runs" / "mlflow.db"
+    Cursors(run_folder(tmp_path / "here")).put(f"sqlite:///{database}", Cursor(run_id="a"), current=True)
+    database.touch()
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    database.parent.mkdir(parents=True)
+    database.touch()
+    moved = tmp_path / "there" / "runs" / "demo" / "1"
+    assert Cursors(moved).get(f"sqlite:///{tmp_path}/there/runs/mlflow.db") == Cursor(run_id="a")
+    assert Cursors(moved).get(f"sqlite:///{database}") is None
+
+
+def test_a_copy_of_a_run_does_not_go_on_in_the_database_of_the_run(tmp_path: Path) -> None:
+    run_dir = run_folder(tmp_path / "here")
+    database = tmp_path / "here" / "runs" / "mlflow.db"
+    Cursors(run_dir).put(f"sqlite:///{database}", Cursor(run_id="a"), current=True)
+    database.touch()
+    copied = shutil.copytree(run_dir, tmp_path / "there" / "1")
+    assert stored_uri(copied) != f"sqlite:///{database}"
+
+
 def test_a_database_elsewhere_keeps_its_place(tmp_path: Path) -> None:
     run_dir = run_folder(tmp_path / "here")
     uri = f"sqlite:///{tmp_path}/central/mlflow.db"
