@@ -157,4 +157,4 @@ def test_each_hand_says_what_it_planted_and_where_from(hand: Hand) -> None:
             marked = [number for number, line in enumerate(lines, 1) if line.endswith(MARK)]
             assert all(any(first <= each <= last for first, last in spans) for each in marked), file
     kinds = {row["kind"] for row in [*hand.expected["faulty"].values(), *hand.expected["clean"].values()]}
-    assert len(kinds) >= 10
+    assert len(kinds) >= 18
