@@ -32,6 +32,8 @@ _allowed = False
 _idle: SecondProcess | None = None
 """The fork that was made and has no function yet."""
 
+_second = False
+
 
 def allow() -> None:
     """Let this process have a fork, where it has a second processor; from a process that has run nothing yet."""
@@ -44,6 +46,11 @@ def fork() -> None:
     global _allowed, _idle
     if _allowed:
         _allowed, _idle = False, SecondProcess()
+
+
+def is_second() -> bool:
+    """Return whether this process is such a fork."""
+    return _second
 
 
 class SecondProcess:
@@ -123,6 +130,8 @@ def _serve(here: Connection, there: Connection, parent: int) -> None:
     """Answer calls until the other process ends."""
     import torch
 
+    global _second
+    _second = True
     if sys.platform == "linux":  # as `allow` sees to
         # in the midst of a call too: it holds the pipes that are read until all who write to them have ended
         ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)

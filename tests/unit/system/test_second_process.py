@@ -12,15 +12,18 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import snugfit as sf
 from snugfit.core.job import Plan
+from snugfit.planner.cost.kernel_memory import measured_bytes
 from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.target import Target, machine_of
 from snugfit.planner.worker import Worker
 from snugfit.system import second_process
 from snugfit.system.second_process import SecondProcess
+from snugfit.system.threads import one_thread
 from tests.unit.planner.dry import rows_of, subject_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a fork is made on Linux alone")
@@ -35,6 +38,9 @@ def serve(what: str) -> Any:
     if what == "forever":
         while True:
             pass
+    if what.startswith("with threads: "):
+        with one_thread(of_run=int(what[-1])):
+            return measured_bytes(torch.ops.aten.mm.default, (torch.ones(2, 2), torch.ones(2, 2)), {})
     return what, os.getpid()
 
 
@@ -70,6 +76,13 @@ def test_calls_and_answers_larger_than_what_a_pipe_holds_arrive(second: SecondPr
     calls = [str(number) * 1_000_000 for number in range(2)]
     second.ask(*((what,) for what in calls))
     assert [what for what, _ in second.answers()] == calls
+
+
+def test_what_a_kernel_takes_that_threads_share_is_not_measured_in_a_fork_which_has_one(
+    second: SecondProcess,
+) -> None:
+    assert answer(second, "with threads: 1") == 0
+    assert answer(second, "with threads: 2") is None
 
 
 @pytest.mark.parametrize("what", ["death", "forever"])
@@ -121,10 +134,14 @@ def test_only_a_process_that_was_allowed_one_has_a_fork_and_only_once(
         assert made is None
 
 
-def predictions_alone_and_beside_a_fork() -> tuple[list[str], list[str], int]:
-    """In a process of the planner's own: what a plan for a GPU needs in two sizes, roughly and in full, and how many runs the fork made."""
-    machine = Target(device="rtx4090")
-    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(24)])
+def predictions_alone_and_beside_a_fork(name: str) -> tuple[list[str], list[str], int]:
+    """In a process of the planner's own: what a plan for a device needs in two sizes, roughly and in full, and how many runs the fork made.
+
+    A run on this processor has so many threads that what each takes for itself is most of the memory.
+    """
+    machine = Target(device=name)
+    torch.set_num_threads(64)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)) for _ in range(24)])
     subject = subject_of(model, rows_of(rows=16), (sf.AdamW(),))
     answered = 0
     with machine_of(machine) as device:
@@ -157,7 +174,10 @@ def predictions_alone_and_beside_a_fork() -> tuple[list[str], list[str], int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a fork needs a processor of its own")
-def test_predictions_are_the_same_alone_and_beside_a_fork_that_makes_about_half_of_the_runs() -> None:
+@pytest.mark.parametrize("device", ["rtx4090", "cpu"])
+def test_predictions_are_the_same_alone_and_beside_a_fork_that_makes_about_half_of_the_runs(
+    device: str,
+) -> None:
     """Of one pass and of eight one of two roughly; in full one of three, and two of five, in few micro-batches."""
-    alone, with_fork, answered = Worker().run(predictions_alone_and_beside_a_fork, timeout=120)
+    alone, with_fork, answered = Worker().run(predictions_alone_and_beside_a_fork, device, timeout=120)
     assert with_fork == alone and answered == 1 + 1 + 1 + 2

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from snugfit.system.threads import threads_of_run
+
 Arguments: TypeAlias = Sequence[Any]
 Rule: TypeAlias = Callable[[Arguments, Mapping[str, Any], Any], int]
 
@@ -38,7 +40,7 @@ class _Convolution:
     """
 
     def __init__(self, given: Tensor, weight: Tensor, result: Sequence[int], stride: Sequence[int]) -> None:
-        size, kernel, threads = given.element_size(), math.prod(weight.shape[2:]), torch.get_num_threads()
+        size, kernel, threads = given.element_size(), math.prod(weight.shape[2:]), threads_of_run()
         outside, inside = weight.shape[:2]
         self.strided = any(each != 1 for each in stride)
         self.channels_last = channels_last(given) or channels_last(weight)

@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
 from snugfit.system.messages import silence_profiler
+from snugfit.system.second_process import is_second
+from snugfit.system.threads import threads_of_run, threads_of_run_at_work
 
 _measured: dict[tuple[Hashable, ...], int] = {}
 
@@ -25,9 +27,13 @@ def measured_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         args: and `kwargs` may be fake; tensors like them are made for it.
     """
     leaves, structure = tree_flatten((tuple(args), dict(kwargs)))
-    kind = (func, structure, torch.get_num_threads(), *map(_kind, leaves))
+    kind = (func, structure, threads_of_run(), *map(_kind, leaves))
     if kind not in _measured:
-        with _disable_current_modes(), torch.no_grad():
+        if is_second() and threads_of_run() > 1:
+            raise RuntimeError(
+                "threads that share a kernel are not in a fork"
+            )  # the process that asks measures it
+        with _disable_current_modes(), torch.no_grad(), threads_of_run_at_work():
             made = tree_map(_like, (tuple(args), dict(kwargs)))
             _measured[kind] = _run(func, *made)
     return _measured[kind]

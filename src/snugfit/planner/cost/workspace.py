@@ -31,6 +31,7 @@ from snugfit.planner.cost.kernel_memory import measured_bytes
 from snugfit.planner.cost.products import product
 from snugfit.planner.cost.records import Op
 from snugfit.planner.cost.staged_sums import staged_sums
+from snugfit.system.threads import threads_of_run
 
 
 def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
@@ -202,7 +203,7 @@ def _batch_norm_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any)
 
 def _layer_norm_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return each thread sums up the gradients of weight and bias for itself."""
-    return 8 * torch.get_num_threads() * math.prod(args[2]) + copied(args[0]) + copied(args[1])
+    return 8 * threads_of_run() * math.prod(args[2]) + copied(args[0]) + copied(args[1])
 
 
 def _group_norm_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
@@ -236,11 +237,11 @@ def _attention(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     width = value.shape[-1]
     each = 4 * (rows * columns + 2 * rows + rows * width)
     if query.dtype == torch.float32:
-        return int(torch.get_num_threads() * each)
+        return int(threads_of_run() * each)
     each += 2 * rows * round_up(columns, 2)
     if key.shape[-2] < 64:
-        return int(torch.get_num_threads() * each)
-    return int(torch.get_num_threads() * (each + 2 * columns * width) + bytes_of(key) + bytes_of(value))
+        return int(threads_of_run() * each)
+    return int(threads_of_run() * (each + 2 * columns * width) + bytes_of(key) + bytes_of(value))
 
 
 def _attention_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
@@ -249,7 +250,7 @@ def _attention_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) 
     rows, columns = _attention_blocks(query, key)
     size = 4 if query.dtype == torch.float32 else 6
     dense = bytes_of(gradient) if query.is_contiguous() or 0 in gradient.stride() else 0
-    return torch.get_num_threads() * (2 * rows * columns * size + 4 * rows) + dense
+    return threads_of_run() * (2 * rows * columns * size + 4 * rows) + dense
 
 
 # ---- recurrent layers

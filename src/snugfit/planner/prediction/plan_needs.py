@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import torch
 from torch import nn
 
 from snugfit.core.job import AUTO, Plan
@@ -37,6 +38,7 @@ from snugfit.planner.trace.segments import copies_of_blocks, cut
 from snugfit.step.window_gradients import asks_for_sums
 from snugfit.strategies.base import Strategy
 from snugfit.system.second_process import SecondProcess
+from snugfit.system.threads import one_thread
 
 _FEW = 7
 """Micro-batches that are run as they are; of more, three and four tell what comes of them, which is as much to run."""
@@ -77,6 +79,7 @@ class Planner:
     whole: bool = False
     blocks: Blocks | None = field(init=False)
     fixed_micro_batch: bool = field(init=False)
+    _threads: int = field(default_factory=torch.get_num_threads, init=False)  # of the run
     _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
     # of the last question alone, which is asked in full after it was asked roughly
     _runs: dict[RunKey, Run] = field(default_factory=dict, init=False)
@@ -367,7 +370,7 @@ class Planner:
         """Return the step with so many blocks and micro-batches; None for as many as there are."""
         machine = self.machine
         tf32 = any(each.card.needs == "tf32" for each in techniques)
-        with self.strategy() as strategy:
+        with self.strategy() as strategy, one_thread(of_run=self._threads):
             subject = replace(self.subject, model=lambda: skeleton(self._of_depth(depth)))
             trace = dry_run(
                 subject,

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn import Parameter
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -120,14 +119,16 @@ class KnownValues:
 
     def _compute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the operator on the values, on the host."""
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            return func(*self._real(args), **{name: self._real(value) for name, value in kwargs.items()})
 
-        def real(leaf: Any) -> Any:
-            if isinstance(leaf, Tensor):
-                return self._value(leaf)
-            return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
-
-        with _disable_current_modes(), torch.no_grad():
-            return func(*tree_map(real, args), **tree_map(real, dict(kwargs)))
+    def _real(self, given: Any) -> Any:
+        """Return what an operator was given with values in the place of tensors, as deep as it is nested."""
+        if isinstance(given, Tensor):
+            return self._value(given)
+        if isinstance(given, (list, tuple)):
+            return type(given)([self._real(each) for each in given])
+        return torch.device("cpu") if isinstance(given, torch.device) else given
 
     def _faked(self, leaf: Any, device: torch.device) -> Any:
         if not isinstance(leaf, Tensor):
