@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from snugfit.tools.find_batch.result import FoundBatch
     from snugfit.tools.find_lr.measure import RangeTest
 
+_MICRO_BATCH = ("plan", "micro_batch")
 _LOADING = "loading the recipe, its data and its model …"
 
 find_app = typer.Typer(rich_markup_mode=None)
@@ -58,13 +59,22 @@ def lr(
 
     with Activity("find", _LOADING) as tell, located(path, changes):
         from snugfit.cli.common import recipes
-        from snugfit.report.chart_pictures import require_matplotlib
-        from snugfit.tools.find_lr.door import find_lr_recipe
-        from snugfit.tools.find_lr.page import write_lr_picture
+        from snugfit.deliver.files import check_output
+        from snugfit.recipe.edit import check_write_back
+        from snugfit.tools.find_lr.door import find_lr_recipe, rate_settings
+        from snugfit.tools.find_lr.page import check_picture, write_lr_picture
 
         if png is not None:
-            require_matplotlib()
+            check_output(png, path, "--png", "lr.png", "recipe")
+            check_picture(png)
         loaded = recipes.load(path, changes, allow_code=allow_code)
+        place = ("optimizer", loaded.optimizer.card.name)
+        if apply:
+            check_write_back(
+                path,
+                changes,
+                {(*place, setting): (1e-3, 2e-3) for setting in rate_settings(loaded.optimizer)},
+            )
         result, page = find_lr_recipe(
             loaded,
             start=start,
@@ -76,11 +86,11 @@ def lr(
         )
     _say("page", page)
     if png is not None:
+        png.parent.mkdir(parents=True, exist_ok=True)
         _say("png", write_lr_picture(result.name, result.test, png))
     if apply and result.learning_rate is None:
         _say("written", "nothing: no rate is recommended")
     elif apply:
-        place = ("optimizer", loaded.optimizer.card.name)
         _write(path, changes, {(*place, setting): value for setting, value in result.settings.items()})
     if as_json:
         show({**result.as_dict(), "folder": str(page.parent)}, as_json)
@@ -123,17 +133,22 @@ def batch(
     budget = None if memory is None else parse_bytes(memory, "--memory")
     with Activity("find", _LOADING) as tell, located(path, changes):
         from snugfit.cli.common import recipes
+        from snugfit.core.job import AUTO
+        from snugfit.recipe.edit import check_write_back
         from snugfit.tools.find_batch.door import find_batch_recipe
 
+        loaded = recipes.load(path, changes, allow_code=allow_code)
+        if apply:
+            check_write_back(path, changes, {_MICRO_BATCH: (1, AUTO)})
         result, page = find_batch_recipe(
-            recipes.load(path, changes, allow_code=allow_code),
+            loaded,
             memory_bytes=budget,
             updates=updates,
             tell=tell,
         )
     _say("page", page)
     if apply:
-        _write(path, changes, {("plan", "micro_batch"): result.fastest})
+        _write(path, changes, {_MICRO_BATCH: result.fastest})
     if as_json:
         show({**result.as_dict(), "folder": str(page.parent)}, as_json)
     else:

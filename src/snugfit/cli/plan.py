@@ -219,11 +219,14 @@ class Asked:
 
 def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, allow_code: bool) -> int:
     """Plan a recipe, and show the answer; the exit code is 1 where nothing fits."""
+    from snugfit.deliver.files import check_output
     from snugfit.display.search_line import search_line
     from snugfit.planner.worker import Worker
     from snugfit.recipe.load import read_file
     from snugfit.recipe.strict_yaml import Places
 
+    if asked.html is not None:
+        check_output(asked.html, path, "--html", "plan.html", "recipe")
     if not Path(path).is_fifo():  # what comes by a pipe is read once
         read_file(
             Path(path), Places(path)
@@ -285,6 +288,7 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
     if asked.html is not None:
         from snugfit.report.plan_page import write_plan_page
 
+        asked.html.parent.mkdir(parents=True, exist_ok=True)
         print(f"page  {write_plan_page(answer, asked.html)}", file=sys.stderr)
     if asked.export is not None:
         from snugfit.planner.export import write_export

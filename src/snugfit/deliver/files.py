@@ -19,17 +19,20 @@ def check_data(data: str) -> None:
         read_beginning(data, setting="data")
 
 
-def check_output(output: Path, data: str, setting: str = "-o", name: str = "predictions.csv") -> None:
-    """See that a file can be written for the rows of `data`; folders that are missing on its way are made with it.
+def check_output(
+    output: Path, source: str, setting: str = "-o", name: str = "predictions.csv", kind: str = "rows"
+) -> None:
+    """See that a file can be written for what is read from `source`; folders that are missing on its way are made with it.
 
     Args:
-        setting: that names it.
+        setting: that names the file.
         name: of such a file, in an example.
+        kind: of what the source holds.
     Raises:
-        DataError: it cannot, or is the file of the rows.
+        DataError: it cannot, or is the source itself.
     """
-    if output.exists() and Path(data).exists() and output.samefile(data):
-        raise DataError(setting, f"{output} is the file of the rows", "Name another file.")
+    if output.exists() and Path(source).exists() and output.samefile(source):
+        raise DataError(setting, f"{output} is the file of the {kind}", "Name another file.")
     if output.is_dir():
         raise DataError(setting, f"{output} is a folder", f"Name a file in it: {output / name}")
     folder = next(each for each in output.absolute().parents if each.exists())

@@ -17,6 +17,8 @@ from snugfit.system.disk_files import whole_file
 
 _BOM = "\ufeff"
 
+_Value = float | int | str
+
 
 class Edit(NamedTuple):
     """A piece of text in place of what stands from `start` to `end`."""
@@ -27,7 +29,7 @@ class Edit(NamedTuple):
 
 
 def write_back(
-    path: str | os.PathLike[str], overrides: Iterable[str], changes: Mapping[Keys, float | int]
+    path: str | os.PathLike[str], overrides: Iterable[str], changes: Mapping[Keys, _Value]
 ) -> tuple[str, ...]:
     """Change settings in a recipe's file, and return the changed lines, each with its place.
 
@@ -37,20 +39,55 @@ def write_back(
     Raises:
         SettingError: the file is not that of a recipe, it cannot be written, or it says otherwise where the settings do not reach.
     """
+    path = Path(path)
+    before, after = _changed(path, tuple(overrides), changes)
+    _replace(path, after)
+    old = set(before.splitlines())
+    lines = enumerate(after.removeprefix(_BOM).splitlines(), 1)
+    return tuple(f"{path}:{number}: {line.strip()}" for number, line in lines if line not in old)
+
+
+def check_write_back(
+    path: str | os.PathLike[str],
+    overrides: Iterable[str],
+    examples: Mapping[Keys, tuple[_Value, _Value]],
+) -> None:
+    """Refuse, before values are looked for, what `write_back` would refuse once they are there; nothing is written.
+
+    Args:
+        examples: two values that each setting might get, of which an override can have decided one at most.
+    Raises:
+        SettingError: they cannot be written to the file.
+    """
     path, overrides = Path(path), tuple(overrides)
+    if not path.is_file():
+        raise SettingError(
+            path, "is read once, so that nothing can be written back to it", "Name the recipe's file."
+        )
+    if not os.access(path.resolve().parent, os.W_OK):
+        raise SettingError(
+            path, "cannot be written: its folder is read-only", "Name a file that can be written."
+        )
+    for place in (0, 1):
+        _changed(path, overrides, {keys: values[place] for keys, values in examples.items()})
+
+
+def _changed(path: Path, overrides: tuple[str, ...], changes: Mapping[Keys, _Value]) -> tuple[str, str]:
+    """Return the text of a recipe's file, without a mark of its bytes, and with it the changed one.
+
+    Raises:
+        SettingError: the file is not that of a recipe, or says otherwise where the settings do not reach.
+    """
     whole = path.read_bytes().decode("utf-8")
     text = before = whole.removeprefix(_BOM)
     for keys, value in changes.items():
         edit = _edit(text, keys, value, path)
         text = text[: edit.start] + edit.text + text[edit.end :]
     _check(_values(before, path, overrides), _values(text, path, overrides), changes, path)
-    _replace(path, whole[: len(whole) - len(before)] + text)
-    old = set(before.splitlines())
-    lines = enumerate(text.splitlines(), 1)
-    return tuple(f"{path}:{number}: {line.strip()}" for number, line in lines if line not in old)
+    return before, whole[: len(whole) - len(before)] + text
 
 
-def _edit(text: str, keys: Keys, value: float | int, path: Path) -> Edit:
+def _edit(text: str, keys: Keys, value: _Value, path: Path) -> Edit:
     node, rest = compose(text, str(path)), keys
     while isinstance(node, yaml.MappingNode):
         entries = {key.value: below for key, below in node.value}
@@ -70,7 +107,7 @@ def _edit(text: str, keys: Keys, value: float | int, path: Path) -> Edit:
     return Edit(start, end, f" {written}" if start == end else written)
 
 
-def _added(text: str, node: yaml.MappingNode, keys: Keys, value: float | int) -> Edit:
+def _added(text: str, node: yaml.MappingNode, keys: Keys, value: _Value) -> Edit:
     """Return the setting as a new entry: the first of a section, the last of the file."""
     line = "\r\n" if "\r\n" in text else "\n"
     entry, start = _flow(keys, value), node.start_mark.index
@@ -81,7 +118,7 @@ def _added(text: str, node: yaml.MappingNode, keys: Keys, value: float | int) ->
     return Edit(len(text), len(text), f"{'' if text.endswith(line) else line}{entry}{line}")
 
 
-def _flow(keys: Keys, value: float | int) -> str:
+def _flow(keys: Keys, value: _Value) -> str:
     """Return a setting as YAML on one line.
 
     >>> _flow(("optimizer", "sgd", "learning_rate"), 0.1)
@@ -91,7 +128,7 @@ def _flow(keys: Keys, value: float | int) -> str:
     return f"{first}: {{{_flow(tuple(rest), value)}}}" if rest else f"{first}: {_written(value)}"
 
 
-def _written(value: float | int) -> str:
+def _written(value: _Value) -> str:
     """Return a number as a person writes it.
 
     >>> _written(3e-05), _written(0.0031), _written(16)
@@ -108,7 +145,7 @@ def _values(text: str, path: Path, overrides: tuple[str, ...]) -> dict[str, Any]
     return build(tree, overrides, places, folder=path.absolute().parent, name=path.stem).as_dict()
 
 
-def _check(before: Any, after: Any, changes: Mapping[Keys, float | int], path: Path) -> None:
+def _check(before: Any, after: Any, changes: Mapping[Keys, _Value], path: Path) -> None:
     """Refuse a change that has not reached its setting, or has reached another."""
     target = before
     for keys, value in changes.items():

@@ -17,6 +17,7 @@ from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader
 from snugfit.data.order import total_windows
 from snugfit.errors import DataError, SettingError
+from snugfit.results.run_folder import RunFolder
 from snugfit.run.from_python import module_spec
 from snugfit.run.spec import RunSpec
 from snugfit.run.train_settings import TrainSettings, with_defaults
@@ -99,7 +100,9 @@ def recipe_setup(recipe: Recipe) -> tuple[Setup, Task]:
 
     Raises:
         UserError: the recipe, its data or its model cannot be used.
+        RunFolderError: what is found could not be written to its output.
     """
+    RunFolder.check_output(output_of(recipe))
     from snugfit.recipe.plan_choices import with_precision_here
     from snugfit.run.from_recipe import recipe_spec  # pydantic, which a model in Python does without
 

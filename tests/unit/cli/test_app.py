@@ -466,9 +466,18 @@ def test_a_plan_that_does_not_fit_is_exit_code_1(recipe, planned, capsys):
 
 
 def test_plan_writes_a_page(recipe, planned, tmp_path, capsys):
-    assert main(["plan", str(recipe), "--html", str(tmp_path / "plan.html")]) == 0
-    assert "<svg" in (tmp_path / "plan.html").read_text()
-    assert str(tmp_path / "plan.html") in capsys.readouterr().err
+    assert main(["plan", str(recipe), "--html", str(tmp_path / "new" / "plan.html")]) == 0
+    assert "<svg" in (tmp_path / "new" / "plan.html").read_text()
+    assert str(tmp_path / "new" / "plan.html") in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_a_plan_is_made(recipe, planned, capsys):
+    before = recipe.read_bytes()
+    assert main(["plan", str(recipe), "--html", str(recipe)]) == 2
+    assert f"--html: {recipe} is the file of the recipe" in capsys.readouterr().err
+    assert main(["plan", str(recipe), "--html", str(recipe / "plan.html")]) == 2
+    assert f"--html: {recipe / 'plan.html'} cannot be written" in capsys.readouterr().err
+    assert recipe.read_bytes() == before and planned == []
 
 
 @pytest.mark.parametrize(

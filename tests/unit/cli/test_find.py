@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +66,14 @@ def printed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 def test_a_rate_is_found_kept_drawn_and_written(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = recipe.read_text()
-    arguments = ["find", "lr", str(recipe), "--start=1e-4", "--png", "lr.png", "--apply", "--json"]
+    arguments = ["find", "lr", str(recipe), "--start=1e-4", "--png", "new/lr.png", "--apply", "--json"]
     assert main(arguments) == 0
     found = printed(capsys)
     folder = Path(found["folder"])
     assert {path.name for path in folder.iterdir()} == {"found.json", "find_lr.html"}
     ((place, stored),) = found_by_tools(Path("runs"), "clouds")
     assert place.resolve() == folder and stored["tool"] == "find_lr" and stored["identity"]["recipe"]
-    assert stored["curve"] == found["curve"] and Path("lr.png").stat().st_size > 1000
+    assert stored["curve"] == found["curve"] and Path("new/lr.png").stat().st_size > 1000
     rate = found["settings"]["learning_rate"]
     assert rate == float(f"{found['learning_rate']:.2g}") and 1e-2 < rate < 10
     assert recipe.read_text() == before.replace("learning_rate: 0.5", f"learning_rate: {rate}")
@@ -161,6 +163,65 @@ def test_a_memory_in_which_nothing_fits_ends_with_exit_code_1(
         "no micro-batch of a window of 16 examples fits" in shown.err or "the budget is 1.46 KiB" in shown.err
     )
     assert main(["find", "batch", str(recipe), "--memory=much"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["lr", "--png", "{folder}/lr.yxz"], "got the ending '.yxz', expected one of "),
+        (["lr", "--png", "{folder}/clouds.yaml"], "--png: {folder}/clouds.yaml is the file of the recipe"),
+        (
+            ["lr", "--png", "{folder}/clouds.yaml/lr.png"],
+            "--png: {folder}/clouds.yaml/lr.png cannot be written",
+        ),
+        (["lr", "output={folder}/clouds.yaml"], "output: no run can be written to {folder}/clouds.yaml"),
+        (["batch", "output={folder}/clouds.yaml"], "output: no run can be written to {folder}/clouds.yaml"),
+        (
+            ["lr", "--apply", "optimizer.sgd.learning_rate=0.1"],
+            "cannot be written there: an override sets it too",
+        ),
+        (["batch", "--apply", "plan.micro_batch=1"], "cannot be written there: an override sets it too"),
+        (["batch", "--apply", "plan.micro_batch=auto"], "cannot be written there: an override sets it too"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_is_tried(
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    told: str,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was trained")
+
+    monkeypatch.setattr("snugfit.step.step.Step.__call__", refuse)
+    command, *given = (each.format(folder=recipe.parent) for each in arguments)
+    before = recipe.read_bytes()
+    assert main(["find", command, str(recipe), *given]) == 2
+    assert told.format(folder=recipe.parent) in capsys.readouterr().err
+    assert recipe.read_bytes() == before and not Path("runs").exists()
+
+
+def test_a_recipe_by_a_pipe_is_not_written_to(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(recipe.read_text(),), daemon=True)
+    writer.start()
+    assert main(["find", "lr", str(pipe), "--apply", "--allow-code"]) == 2
+    assert f"{pipe}: is read once, so that nothing can be written back to it" in capsys.readouterr().err
+
+
+def test_in_python_an_impossible_number_is_named_by_its_keyword() -> None:
+    rows = [(torch.randn(4), row % 2) for row in range(8)]
+    for tool, keyword in (
+        (sf.find_lr, "range_updates"),
+        (sf.find_batch, "timed_updates"),
+        (sf.profile, "steps"),
+    ):
+        with pytest.raises(SettingError, match=f"^{keyword}: must be at least"):
+            tool(nn.Linear(4, 2), rows, **{keyword: 0})  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("command", ["lr", "batch"])

@@ -13,7 +13,7 @@ from snugfit.core.batch import Batch
 from snugfit.errors import OutOfMemory, SnugfitError
 from snugfit.planner.devices.hardware import find_device
 from snugfit.results.tool_results import new_folder
-from snugfit.run.train_settings import TrainSettings, takes_settings
+from snugfit.run.train_settings import TrainSettings, by_keywords, takes_settings
 from snugfit.step.find_micro_batch import RESIDENT
 from snugfit.step.micro_batch_sizes import legal_sizes
 from snugfit.step.out_of_memory import advice
@@ -58,7 +58,9 @@ def find_batch(
     ([(1, 'fits'), (2, 'fits'), (4, 'fits')], 4)
     """
     budget = None if memory is None else parse_bytes(memory, "memory")
-    return _search(module_setup(model, data, **settings), budget, timed_updates, lambda _: None)
+    setup = module_setup(model, data, **settings)
+    with by_keywords({"updates": "timed_updates"}):
+        return _search(setup, budget, timed_updates, lambda _: None)
 
 
 def find_batch_recipe(

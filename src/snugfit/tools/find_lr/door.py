@@ -17,7 +17,7 @@ from snugfit.core.technique import Technique, as_settings
 from snugfit.errors import SettingError
 from snugfit.results.shown import Shown
 from snugfit.results.tool_results import keep, new_folder
-from snugfit.run.train_settings import TrainSettings, takes_settings
+from snugfit.run.train_settings import TrainSettings, by_keywords, takes_settings
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.step import Step
 from snugfit.system.rounding import deterministic
@@ -128,7 +128,8 @@ def find_lr(
     """
     setup = module_setup(model, data, **settings)
     ranged = {"start": start, "end": end, "updates": range_updates, "smoothing": smoothing}
-    return _run_tests(setup, ranged, per_group, lambda _: None)
+    with by_keywords({"updates": "range_updates"}):
+        return _run_tests(setup, ranged, per_group, lambda _: None)
 
 
 def find_lr_recipe(
@@ -197,8 +198,14 @@ def _settings(setup: Setup, step: Step, rate: float | None) -> dict[str, float]:
         return {}
     factor = rate / (unit_of(step.optimizer) * _peak(step, setup.techniques))
     given = as_settings(optimizers[0])
-    names = [name for name in given if name == "learning_rate" or name.endswith("_learning_rate")]
-    return {name: float(f"{given[name] * factor:.2g}") for name in names}
+    return {name: float(f"{given[name] * factor:.2g}") for name in rate_settings(optimizers[0])}
+
+
+def rate_settings(optimizer: Technique) -> list[str]:
+    """Return the names of the settings that are rates, of which `learning_rate` is one."""
+    return [
+        name for name in as_settings(optimizer) if name == "learning_rate" or name.endswith("_learning_rate")
+    ]
 
 
 def _peak(step: Step, techniques: tuple[Technique, ...]) -> float:

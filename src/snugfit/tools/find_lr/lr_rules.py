@@ -101,12 +101,18 @@ def recommended(suggestions: Mapping[str, Suggestion]) -> str:
 
 
 def doubts(
-    curve: Sequence[RateReading], suggestions: Mapping[str, Suggestion], *, smoothing: float, diverged: bool
+    curve: Sequence[RateReading],
+    suggestions: Mapping[str, Suggestion],
+    *,
+    updates: int,
+    smoothing: float,
+    diverged: bool,
 ) -> list[str]:
     """Return why no rate can be relied on although the rules name some, each with what to do; empty where one can.
 
     Args:
         curve: as for `suggest`.
+        updates: of the whole range, of which the curve may have the first alone.
         diverged: whether the test ended because the loss rose.
     """
     reasons = []
@@ -114,7 +120,8 @@ def doubts(
     decades = math.log10(curve[-1].learning_rate / curve[0].learning_rate)
     lag = decades / (count - 1) / (1 - smoothing)
     if count < ENOUGH or lag > LAG:
-        needed = max(ENOUGH, math.ceil(decades / LAG / (1 - smoothing)) + 1)
+        finer = max((ENOUGH - 1) / (count - 1), lag / LAG)  # times, over the whole range
+        needed = math.ceil(round((updates - 1) * finer, 6)) + 1
         reasons.append(
             f"{count} updates over {decades:.2g} powers of ten are too few: the smoothed loss comes {lag:.2g} powers of ten behind. "
             f"Give at least {needed} updates"

@@ -116,8 +116,9 @@ def find_lr(
         )
     usable = [reading for reading in curve if math.isfinite(reading.loss)]
     suggestions, reason = suggest(usable) if len(usable) > num_skipped else ({}, _UNMOVED)
+    diverged = stopped.startswith(_DIVERGED)
     doubted = (
-        tuple(doubts(usable, suggestions, smoothing=smoothing, diverged=stopped.startswith(_DIVERGED)))
+        tuple(doubts(usable, suggestions, updates=updates, smoothing=smoothing, diverged=diverged))
         if suggestions
         else ()
     )

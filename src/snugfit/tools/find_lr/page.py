@@ -12,6 +12,7 @@ from snugfit.report.html import facts, table
 from snugfit.report.page import document, replace_page
 from snugfit.report.series import format_number
 from snugfit.report.svg import Chart, Dot, LogFrame, Series, escape, figure
+from snugfit.system.disk_files import whole_file
 from snugfit.tools.find_lr.lr_rules import RateReading, Suggestion
 from snugfit.tools.find_lr.measure import RangeTest
 
@@ -147,6 +148,26 @@ def _parts(parts: Mapping[str, RangeTest]) -> str:
     )
 
 
+def check_picture(path: Path) -> str:
+    """Return the format of a picture by the ending of its file.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        RunFolderError: it draws none in that format.
+    """
+    require_matplotlib()
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    kind, kinds = path.suffix[1:].lower(), FigureCanvasBase.get_supported_filetypes()
+    if kind not in kinds:
+        raise RunFolderError(
+            path,
+            f"the picture cannot be written: got the ending '{path.suffix}', expected one of {', '.join(sorted(kinds))}",
+            f"Name a file such as {path.with_suffix('.png')}",
+        )
+    return kind
+
+
 def write_lr_picture(name: str, test: RangeTest, path: Path) -> Path:
     """Draw the curve into `path`, in the format of its ending, and return it.
 
@@ -154,7 +175,7 @@ def write_lr_picture(name: str, test: RangeTest, path: Path) -> Path:
         MissingExtra: matplotlib is not installed.
         RunFolderError: it cannot be written, or in that format.
     """
-    require_matplotlib()
+    kind = check_picture(path)
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=(8, 4.5), layout="constrained")
@@ -170,9 +191,10 @@ def write_lr_picture(name: str, test: RangeTest, path: Path) -> Path:
     axes.set(xscale="log", xlabel="learning rate", ylabel="loss", title=f"{name}: learning-rate range test")
     axes.legend()
     try:
-        drawing.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
+        with whole_file(path) as draft:
+            drawing.savefig(draft, dpi=150, format=kind)
+    except OSError as error:
         raise RunFolderError(
-            path, f"the picture cannot be written: {error}", "Name a file that can be written."
+            path, f"the picture cannot be written: {error.strerror}", "Name a file that can be written."
         ) from error
     return path

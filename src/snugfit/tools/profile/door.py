@@ -11,7 +11,7 @@ from torch import nn
 
 from snugfit.errors import SettingError
 from snugfit.results.tool_results import keep, new_folder
-from snugfit.run.train_settings import DEFAULTS, TrainSettings, takes_settings
+from snugfit.run.train_settings import DEFAULTS, TrainSettings, by_keywords, takes_settings
 from snugfit.system.rounding import deterministic
 from snugfit.tools.profile.measure import UPDATES, profile_setup
 from snugfit.tools.profile.page import NAME, write_profile_page
@@ -85,7 +85,8 @@ def profile(
             "output", "got None, and a profile is a table, a trace and a page", "Give a folder."
         )
     setup, detail = module_setup(model, data, **settings), Detail(shapes, stacks, sort)
-    return _profile_and_save(setup, Path(output), steps, memory, tensorboard, detail, tell)
+    with by_keywords({"updates": "steps"}):
+        return _profile_and_save(setup, Path(output), steps, memory, tensorboard, detail, tell)
 
 
 def _profile_and_save(

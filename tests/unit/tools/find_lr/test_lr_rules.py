@@ -105,10 +105,13 @@ def bowl(low: float = 1.0, width: float = 20.0, noise: float = 0.0, floor: float
     return [RateReading(*each) for each in zip(rates, losses, averages(losses, 0.5), strict=True)]
 
 
-def doubted(readings: list[RateReading], smoothing: float = 0.5, diverged: bool = True) -> list[str]:
+def doubted(
+    readings: list[RateReading], smoothing: float = 0.5, diverged: bool = True, updates: int | None = None
+) -> list[str]:
     found, reason = suggest(readings)
     assert reason == ""
-    return doubts(readings, found, smoothing=smoothing, diverged=diverged)
+    updates = len(readings) if updates is None else updates
+    return doubts(readings, found, updates=updates, smoothing=smoothing, diverged=diverged)
 
 
 def test_a_clear_fall_inside_of_the_range_leaves_no_doubt() -> None:
@@ -128,7 +131,7 @@ def _all_doubts(readings: list[RateReading]) -> list[str]:
     lowest = min(range(len(readings)), key=lambda place: readings[place].smoothed)
     each = Suggestion(readings[lowest].learning_rate, lowest, "")
     rules = {"steepest": each, "valley": each, "minimum": each}
-    return doubts(readings, rules, smoothing=0.0, diverged=True)
+    return doubts(readings, rules, updates=len(readings), smoothing=0.0, diverged=True)
 
 
 def rates(**given: float) -> dict[str, Suggestion]:
@@ -153,7 +156,7 @@ def test_a_valley_far_below_the_other_rules_leads_to_the_more_careful_of_them(
     rule: str, given: dict[str, float]
 ) -> None:
     assert recommended(rates(**given)) == rule
-    assert doubts(bowl(low=0.1), rates(**given), smoothing=0.5, diverged=True) == []
+    assert doubts(bowl(low=0.1), rates(**given), updates=100, smoothing=0.5, diverged=True) == []
 
 
 @pytest.mark.parametrize(
@@ -172,13 +175,13 @@ def test_a_valley_far_below_the_other_rules_leads_to_the_more_careful_of_them(
     ],
 )
 def test_a_rate_that_the_other_rules_do_not_bear_out_is_doubted(given: dict[str, float], told: str) -> None:
-    (found,) = doubts(bowl(low=0.1), rates(**given), smoothing=0.5, diverged=True)
+    (found,) = doubts(bowl(low=0.1), rates(**given), updates=100, smoothing=0.5, diverged=True)
     assert found.startswith(f"the rules are {told}")
 
 
 def test_rules_may_be_ten_times_apart_and_the_rate_twenty_times_the_valley_s() -> None:
     def count(**given: float) -> int:
-        return len(doubts(bowl(low=0.1), rates(**given), smoothing=0.5, diverged=True))
+        return len(doubts(bowl(low=0.1), rates(**given), updates=100, smoothing=0.5, diverged=True))
 
     assert [count(steepest=0.01 * factor, valley=0.01, minimum=0.01) for factor in (9.9, 10.1)] == [0, 1]
     assert [count(steepest=factor, valley=1.0, minimum=factor) for factor in (19.9, 20.1)] == [0, 1]
@@ -196,6 +199,19 @@ def test_few_updates_for_the_range_or_the_smoothing_are_doubted() -> None:
     assert any("too few" in each for each in doubted(bowl(low=0.1)[::4]))
     late = doubted(bowl(low=0.1), smoothing=0.98)
     assert late[0].startswith("100 updates over 7 powers of ten are too few") and "at least 176" in late[0]
+
+
+def test_the_updates_that_are_asked_for_are_those_of_the_whole_range_of_which_a_test_saw_a_part() -> None:
+    def readings(updates: int) -> list[RateReading]:
+        """The part below 1 of a test from 1e-6 to 100."""
+        rates = [10 ** (-6 + 8 * place / (updates - 1)) for place in range(updates)]
+        losses = [2 - 1.5 / (1 + math.exp(-(math.log10(rate) + 2) * 6)) for rate in rates if rate < 1]
+        return [RateReading(*each) for each in zip(rates, losses, losses, strict=False)]
+
+    (few,) = (each for each in doubted(readings(50), 0.95, updates=50) if "too few" in each)
+    needed = int(few.removesuffix(" updates").rpartition(" ")[2])
+    assert needed == 81
+    assert not any("too few" in each for each in doubted(readings(needed), 0.95, updates=needed))
 
 
 def averages(losses: Sequence[float], smoothing: float) -> list[float]:

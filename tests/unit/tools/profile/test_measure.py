@@ -192,7 +192,7 @@ def test_what_workers_load_is_waited_for_in_data(tmp_path: Path) -> None:
 
 
 def test_fewer_than_one_update_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"updates: must be at least 1, found 0"):
+    with pytest.raises(SettingError, match=r"^steps: must be at least 1, found 0"):
         sf.profile(mlp(), rows(), steps=0, device="cpu", output=tmp_path)
 
 
