@@ -28,6 +28,10 @@ def write_preprocessing(
     if tokenizer is not None:
         cut = bool(subject.meta.get("labels")) or subject.labels_texts
         save_tokenizer(tokenizer, folder, subject.meta.get("max_length") if cut else None)
+    columns = subject.meta.get("text_columns") or ()
+    if len(columns) > 1 and not subject.answers_prompts:
+        names = " and ".join(f"`{each}`" for each in columns)
+        sentences.append(f"A text is what stands in {names}, in that order, joined by a line break.")
     if subject.generates:
         write_generation_config(subject, folder, scored)
     if subject.kind == "pictures":

@@ -26,6 +26,15 @@ from safetensors.torch import load_file
 model.load_state_dict(load_file("FOLDER/model.safetensors"), strict=True)
 """
 
+_USAGE_OF_TRANSFORMERS = """\
+import transformers
+from safetensors.torch import load_file
+
+model = transformers.CLASS(transformers.AutoConfig.from_pretrained("FOLDER"))
+model.load_state_dict(load_file("FOLDER/model.safetensors"), strict=True)
+model.eval()
+"""
+
 _USAGE_OF_CHANGED = """\
 from snugfit.deliver.predictor import extended
 
@@ -55,17 +64,17 @@ def _write(subject: ExportedModel, folder: Path, choice: ExportOptions, scored: 
         for name, each in subject.model.state_dict().items()
     }
     save_file(tensors, folder / FILE, metadata={"format": "pt"})
-    notes = []
+    notes, usage = [], _USAGE
     if subject.is_of_transformers:
+        own = type(subject.model).__name__
         config = copy.deepcopy(subject.config)
-        config.architectures = [type(subject.model).__name__]
+        config.architectures = [own]
         config.save_pretrained(folder)
-        notes.append("The module is made from `config.json`.")
+        usage = _USAGE_OF_TRANSFORMERS.replace("CLASS", own)
     else:
         notes.append(
             f"The module is a `{type(subject.model).__name__}` of the code that it was trained with."
         )
-    usage = _USAGE
     if subject.changes:
         names = ", ".join(next(iter(entry)) for entry in subject.changes)
         notes.append(

@@ -89,6 +89,8 @@ def test_weights_are_halved_and_labels_and_tokens_stay(
     (compared,) = result["compared"]
     assert compared["equal"] == ["tokens", "label names"]
     assert 1e-4 < compared["difference"] == pytest.approx(compared["rounding"], rel=0.01)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "A text is what stands in `title` and `text`, in that order, joined by a line break." in card
     weights = load_file(tmp_path / "out" / "model.safetensors")
     assert {each.dtype for each in weights.values()} == {torch.bfloat16}
 
@@ -168,6 +170,10 @@ def test_plain_weights_load_strictly_under_all_their_names(
     model = sf.load(bundle).model
     assert weights.keys() == model.state_dict().keys(), "tied ones too"
     model.load_state_dict(weights, strict=True)
+    made = run_card(tmp_path / "out")["model"]
+    ids = torch.tensor([[4, 5, 6]])
+    with torch.no_grad():
+        assert torch.equal(made(input_ids=ids).logits, model(input_ids=ids).logits)
 
 
 def test_a_model_of_ones_own_has_its_weights_exported(tmp_path: Path) -> None:
