@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from snugfit.cli.catalogue import recipe, schema, tasks, techniques
 from snugfit.cli.certify import certify
+from snugfit.cli.common.interrupts import whole_imports
 from snugfit.cli.common.options import (
     AllowCodeOption,
     BadRowsOption,
@@ -458,7 +459,8 @@ app.command(epilog="Example: snugfit env > environment.txt")(env)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
-    with lasting_streams(), own_warnings(lambda text: print(f"warning: {text}", file=sys.stderr)):
+    warned = own_warnings(lambda text: print(f"warning: {text}", file=sys.stderr))
+    with lasting_streams(), warned, whole_imports():
         return _main(arguments)
 
 
