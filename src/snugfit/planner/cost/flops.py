@@ -150,6 +150,14 @@ def _per_output(args: Sequence[Any], out: Any) -> int:
     return 2 * int(out.numel()) * int(args[0].shape[-1])
 
 
+def _grouped(args: Sequence[Any], out: Any) -> int:
+    """Return products of groups: the weights' gradient, of two matrices cut along what is summed, has a group's rows in each product."""
+    left, right = args[:2]
+    if left.dim() == right.dim() == 2:
+        return 2 * int(left.numel()) * int(right.shape[-1])
+    return _per_output(args, out)
+
+
 def _plain_int_mm(args: Sequence[Any], _out: Any) -> int:
     return 2 * int(args[0].numel()) * int(args[1].shape[-1])
 
@@ -177,8 +185,8 @@ _FORMULAS: dict[str, Callable[[Sequence[Any], Any], int]] = {
     "linear": _per_output,
     "mkldnn_linear": _per_output,
     "matmul": _per_output,
-    "_grouped_mm": _per_output,
-    "_scaled_grouped_mm": _per_output,
+    "_grouped_mm": _grouped,
+    "_scaled_grouped_mm": _grouped,
     "_int_mm": _plain_int_mm,
     "_weight_int8pack_mm": _per_output,
     "_weight_int4pack_mm": _per_output,

@@ -128,6 +128,15 @@ def test_an_lstm_costs_each_weight_once_per_step_and_example():
     assert sum(each[1] for each in mode.ops) == 3 * (2 * 7 * 3 * matrices)
 
 
+def test_experts_cost_each_token_one_product_forward_and_two_backward():
+    tokens, inputs, outputs, experts = 32, 16, 24, 4
+    rows = torch.randn(tokens, inputs, dtype=torch.bfloat16, requires_grad=True)
+    weights = torch.randn(experts, inputs, outputs, dtype=torch.bfloat16, requires_grad=True)
+    ends = torch.tensor([8, 8, 24, 32], dtype=torch.int32)
+    mode = seen(lambda: functional.grouped_mm(rows, weights, offs=ends).square().sum().backward())
+    assert [each[1] for each in mode.named("_grouped_mm")] == [2 * tokens * inputs * outputs] * 3
+
+
 @pytest.mark.parametrize(
     "view",
     [
