@@ -125,9 +125,8 @@ def prepare_assumed(recipe: TaskRecipe) -> Task:
     _check_pictures(recipe)
     load = partial(card.load_empty, recipe)
     model: Any = load(recipe.model)
-    if (
-        model.config.pad_token_id is None
-    ):  # the tokenizer's, by which a classifier on a decoder finds the last token
+    # the tokenizer's, by which a classifier on a decoder finds the last token; some configurations have no such field
+    if getattr(model.config, "pad_token_id", None) is None:
         model.config.pad_token_id = 0
     check_length(model, recipe.data.max_length)
     data = assumed_text(

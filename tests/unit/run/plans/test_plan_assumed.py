@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import CodeGenConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from snugfit.data.assumed import assumed_text
 from snugfit.errors import DataError, SettingError
@@ -111,6 +111,13 @@ def test_what_is_assumed_needs_what_full_examples_need(folder):
 def test_a_folder_without_a_tokenizer_is_said_by_name(folder):
     (folder / "new.txt").write_text("w3 " * 2000)
     assert "as model (llama) has no tokenizer" in planned(folder).prediction.confidence["data"]
+
+
+def test_a_configuration_without_a_padding_token_is_planned(folder):
+    config = CodeGenConfig(vocab_size=40, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64)
+    assert not hasattr(config, "pad_token_id")
+    config.save_pretrained(folder / "codegen")
+    assert planned(folder, "model=codegen").prediction.tokens_per_second
 
 
 def test_a_classifier_is_taken_to_have_two_classes(folder):
