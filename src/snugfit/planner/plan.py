@@ -123,6 +123,8 @@ def look_for(planner: Planner, request: Request, rivals: Sequence[Candidate] = (
         brief = _brief(asked, request)
         if request.search and not brief:
             search.best()
+            if not channel.interrupted():
+                search.find_any()
         candidate = search.confirm(search.choice) if request.search else search.choice()
     notes = brief if not search.looked else ()  # a plan that does not fit after all is searched for
     outcome = Outcome(search, candidate, frontier=frontier(search), notes=notes)

@@ -100,6 +100,16 @@ class Search(Bounds):
         if one.prediction.seconds_per_update >= self._limit(one.level):
             self._look(added)
 
+    def find_any(self) -> None:
+        """Look for a plan that fits among the leanest, whatever the time, where that ran out before one was found."""
+        if self.complete or self.choice() is not None:
+            return
+        deadline, self.deadline = self.deadline, math.inf
+        leanest = self._leanest([each for each in self.ladder() if self._allows(each)])
+        small = (added for added in ((), *leanest) if not self._has_no_room(added))
+        any(self._fits_in(added, self._sizes[-1]) for added in small)
+        self.deadline = deadline
+
     def needed(self) -> dict[str, int]:
         """Return the smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are.
 
