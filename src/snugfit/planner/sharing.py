@@ -21,6 +21,7 @@ from snugfit.planner.answers.answer import Answer, Choice, Rejected
 from snugfit.planner.answers.plan_figures import brief_seconds
 from snugfit.planner.choice.candidate import Candidate
 from snugfit.planner.choice.goals import ALIKE, FREE, Goal
+from snugfit.planner.choice.search_time import SearchTime
 from snugfit.planner.choice.sharing_options import Option, alternatives_of, between, options_of, rejections_of
 from snugfit.planner.choice.sharing_rules import Decision, Facts, decide
 from snugfit.planner.cost.communication import Cluster
@@ -39,6 +40,9 @@ from snugfit.units import counted, format_bytes
 
 _MOST_RUNS = 4
 """Ways in which a recipe's own plan is run, where none of them fits, before the answer is that none does."""
+
+_OF_WHAT_IS_LEFT = 0.5
+"""Of the seconds that are left to a search, what each way may take: the next ones are looked at too."""
 
 _AFTER = (Phase.UNSCALE, Phase.ADJUST, Phase.OPTIMIZER, Phase.TECHNIQUES)
 _LASTING = (Role.WEIGHTS, Role.GRADIENTS, Role.OPTIMIZER)
@@ -90,8 +94,10 @@ class _Shared:
     failed: list[Rejected] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     nearest: Answer | None = None  # of those that do not fit, the one that needs least
+    time: SearchTime = field(init=False)
 
     def __post_init__(self) -> None:
+        self.time = SearchTime(self.request.seconds)
         if self.asked == HYBRID:
             check_hybrid(self.cluster.nodes, self.cluster.devices)
         rows, world = self.subject.window.rows, self.cluster.world
@@ -223,7 +229,8 @@ class _Shared:
                 continue  # what does not fit in parts does not with gathered weights beside them
             if way == _OFFLOAD and goal.name != "smallest" and any(each.level <= fine for each in rivals):
                 continue
-            answer = self._run(way, self.request, rivals)
+            seconds = self.time.part(1.0 if self.asked is not None else _OF_WHAT_IS_LEFT)
+            answer = self._run(way, replace(self.request, seconds=seconds), rivals)
             if answer is not None and answer.fits:
                 best_candidate = self.outcomes[way].choice
                 assert best_candidate is not None

@@ -281,11 +281,15 @@ def test_a_search_finds_the_way_that_is_fastest_of_those_that_fit() -> None:
 
 
 def searched(
-    monkeypatch: pytest.MonkeyPatch, plans: dict[str, tuple[float, str, int]], kind: str = "cuda", **wish: Any
+    monkeypatch: pytest.MonkeyPatch,
+    plans: dict[str, tuple[float, str, int]],
+    kind: str = "cuda",
+    given: dict[str, float | None] | None = None,
+    **wish: Any,
 ) -> tuple[str, list[str]]:
     """The way that is chosen where each comes to these seconds, with this technique, in so many bytes; and the ways that were looked at.
 
-    Devices wait for each other for no time.
+    Devices wait for each other for no time. `given` gets the seconds that the search of each way may take.
     """
     gpu = replace(machine(), device=replace(machine().device, kind=kind))
     request = Request(Plan(), Budget(2**40, fidelity=Fidelity.QUANTIZED, margin=0.0), **wish)
@@ -294,6 +298,8 @@ def searched(
 
     def run(self: Any, way: str, request: Request, rivals: Any = ()) -> Any:
         looked.append(way)
+        if given is not None:
+            given[way] = request.seconds
         if way not in plans:
             self.outcomes[way] = SimpleNamespace(choice=None)
             return None
@@ -318,6 +324,15 @@ def test_a_finer_plan_is_found_that_one_device_or_the_host_alone_has_room_for(
 
     assert chosen == way
     assert not {"ddp", "fsdp-zero2"} & {*looked}
+
+
+def test_the_ways_share_the_seconds_that_the_search_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, float | None] = {}
+    searched(monkeypatch, {"ddp": (1.0, "bf16", 5)}, given=given, seconds=0.1)
+    assert 0.049 <= (given["fsdp"] or 0) <= 0.05
+    assert all(each is not None and 0 < each <= 0.05 for each in given.values())
+    searched(monkeypatch, {"ddp": (1.0, "bf16", 5)}, given=given)
+    assert {*given.values()} == {None}
 
 
 def test_where_nothing_fits_in_parts_whole_weights_are_not_gathered_for_longer(

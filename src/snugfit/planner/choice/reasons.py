@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from snugfit.core.entry import as_entry
 from snugfit.core.technique import Fidelity
 from snugfit.planner.answers.answer import Alternative, Choice, Rejected
 from snugfit.planner.answers.plan_figures import brief_bytes, brief_seconds, digits
+from snugfit.planner.choice import channel
 from snugfit.planner.choice.candidate import Budget, Candidate
 from snugfit.planner.choice.goals import ALIKE, FREE
 from snugfit.planner.choice.rungs import Techniques
@@ -116,19 +118,21 @@ def _price(choice: Candidate, search: Search) -> Iterator[str]:
 def _effort(search: Search) -> Iterator[str]:
     """Yield how much was looked at: not all, and what is left is bounded in part alone."""
     if search.looked:
-        left = (
-            "nor is any that differs from it by one technique"
-            if search.complete
-            else "more was to be looked at"
-        )
+        left = "nor is any that differs from it by one technique" if search.complete else _left(search)
         yield f"{search.looked} of {search.count:,} plans were run. None of them is better by 5%, {left}."
 
 
 def _run(search: Search) -> Iterator[str]:
     """Yield how much was looked at in vain."""
     if search.looked:
-        more = "" if search.complete else ", and more was to be looked at"
+        more = "" if search.complete else f", and {_left(search)}"
         yield f"{search.looked} of {search.count:,} plans were run{more}."
+
+
+def _left(search: Search) -> str:
+    """Return that not all was looked at, and what to do where it was for want of time."""
+    out_of_time = search.deadline < time.monotonic() and not channel.interrupted()
+    return "more was to be looked at" + (": give it more --seconds" if out_of_time else "")
 
 
 def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
@@ -137,7 +141,10 @@ def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
     if least.prediction.most_bytes <= budget.usable:
         first = f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}. Give --host-memory, or a smaller model."
         return (first, *_coarser(search), *_run(search))
-    first = f"Nothing that was tried fits in {brief_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free."
+    room = f"in {brief_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free"
+    first = f"Nothing that was tried fits {room}."
+    if not search.looked:
+        first = f"The recipe's own plan does not fit {room}, and no other was looked at."
     if not needed:  # else the answer has the smallest budgets by level
         first += f" The smallest that would do: {brief_bytes(least.prediction.reserved_bytes)}."
     return (first, *_in_growing_segments(search), *_coarser(search), *_devices(search, needed), *_run(search))
@@ -181,16 +188,15 @@ def _coarser(search: Search) -> Iterator[str]:
 
 def _devices(search: Search, needed: Mapping[str, int]) -> Iterator[str]:
     """Yield the smallest devices that would do at the level that is allowed."""
-    allowed = search.coarsest
-    wanted = min(
-        (needed[level.label] for level in Fidelity if level <= allowed and level.label in needed), default=0
-    )
+    known = [level for level in Fidelity if level <= search.coarsest and level.label in needed]
+    level = min(known, key=lambda each: needed[each.label], default=search.coarsest)
+    wanted = needed.get(level.label, 0)
     larger = sorted(
         (sheet.memory, name) for name, sheet in SHEETS.items() if wanted and sheet.memory * 2**30 >= wanted
     )
     if larger:
         devices = " or ".join(f"--device {name}" for _, name in larger[:2])
-        yield f"At {allowed.label} it should fit on {devices}."
+        yield f"At {level.label} it should fit on {devices}."
 
 
 def _others(search: Search, choice: Candidate | None) -> list[Candidate]:

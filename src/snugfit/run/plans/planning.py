@@ -25,6 +25,7 @@ from snugfit.planner.choice.adapter_rate import adapter_notes
 from snugfit.planner.choice.candidate import Budget, margin_on
 from snugfit.planner.choice.cheapest import make_cheapest
 from snugfit.planner.choice.goals import WORTH, check_goal
+from snugfit.planner.choice.search_time import SearchTime
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.export import weighed
 from snugfit.planner.largest import make_largest
@@ -214,9 +215,11 @@ def _planned(
     """
     numbers = target.counts()
     if len(numbers) > 1:
+        time = SearchTime(target.seconds)
 
         def make_on(nodes: int, devices: int) -> Answer:
-            one = replace(target, nodes=nodes, devices=devices, fewer=False)
+            seconds = time.part(1 / len(numbers[numbers.index((nodes, devices)) :]))
+            one = replace(target, nodes=nodes, devices=devices, fewer=False, seconds=seconds)
             return _planned(subject, machine, plan, one, about, beside_bytes)
 
         assert target.price is not None

@@ -141,6 +141,22 @@ def test_each_number_is_planned_with_its_own_devices(monkeypatch: pytest.MonkeyP
     assert found.choice.devices == 4
 
 
+def test_the_numbers_share_the_seconds_that_the_search_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    def one(subject: Any, machine: Any, request: Request, *more: Any) -> Answer:
+        given.append(request.seconds or 0)
+        return answer(1, 9.0)
+
+    monkeypatch.setattr(planning, "make_plan", one)
+    monkeypatch.setattr(planning, "make_shared_plan", one)
+    target = Target(device="cpu", memory=2**30, devices=4, goal="cheapest", price=1.0, seconds=300.0)
+    planning._planned(subject(), machine(), Plan(), target, {})
+
+    assert given[0] == pytest.approx(100, abs=5)
+    assert given[1:] == pytest.approx([150, 300], abs=10), "what one leaves the next ones have"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "link", "devices"),

@@ -1130,6 +1130,21 @@ def test_after_the_deadline_what_was_found_is_compared() -> None:
     assert not search.complete
 
 
+def test_what_fits_is_found_though_the_time_is_over_before_anything_else_was_looked_at() -> None:
+    laws = Laws()
+    request = Request(Plan(), Budget(700 * MB, margin=0.0), seconds=1e-9)
+    outcome = look_for(laws, request)  # type: ignore[arg-type]
+    assert outcome.choice is not None and outcome.choice.fits and outcome.search.looked <= 2
+    assert "more was to be looked at: give it more --seconds" in why(outcome.choice, outcome.search)[-1]
+
+
+def test_where_the_time_is_over_the_devices_that_are_named_are_for_the_level_that_was_looked_at() -> None:
+    search = searched(Laws(), 50, Fidelity.QUANTIZED)
+    sentences = why_not(search, {"full": 20 * 2**30, "compact": 10 * 2**30})
+    assert any(each.startswith("At compact it should fit on --device") for each in sentences)
+    assert sentences[0].startswith("The recipe's own plan does not fit in 50 MiB")
+
+
 class Streamed(Laws):
     """Weights that are frozen may be on the host; others may not."""
 
