@@ -1,4 +1,5 @@
 import os
+import shutil
 import tempfile
 
 import torch
@@ -67,3 +68,4 @@ accelerator.load_state(os.path.join(folder, "state"))
 accelerator.print("resumed from checkpoint")
 for epoch in range(5, 8):
     one_epoch(epoch, *parts)
+shutil.rmtree(folder)

@@ -1,4 +1,5 @@
 import os
+import shutil
 import tempfile
 
 import torch
@@ -67,3 +68,4 @@ accelerator.unwrap_model(parts[0]).load_state_dict(torch.load(os.path.join(folde
 accelerator.print("resumed from checkpoint")
 for epoch in range(5, 8):
     one_epoch(epoch, *parts)
+shutil.rmtree(folder)

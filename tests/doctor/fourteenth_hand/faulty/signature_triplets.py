@@ -9,7 +9,7 @@ styles = torch.randn(WRITERS, DIM)
 
 def signatures(per_writer):
     labels = torch.arange(WRITERS).repeat_interleave(per_writer)
-    return styles[labels] + 1.3 * torch.randn(len(labels), DIM), labels
+    return styles[labels] + 1.8 * torch.randn(len(labels), DIM), labels
 
 
 x_train, y_train = signatures(60)
@@ -43,7 +43,7 @@ def triplet_loss(emb, labels, margin=1.0):
 
 
 model = SiameseNet()
-optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
 for step in range(400):
     model.train()
