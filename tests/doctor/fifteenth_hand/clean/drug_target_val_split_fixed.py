@@ -48,7 +48,7 @@ class BilinearDTI(nn.Module):
 
 
 class Trainer:
-    def __init__(self, model, train_loader, val_loader, test_loader, epochs=12):
+    def __init__(self, model, train_loader, val_loader, test_loader, epochs=9):
         self.model, self.epochs = model, epochs
         self.train_dataloader, self.val_dataloader, self.test_dataloader = train_loader, val_loader, test_loader
         self.optim = torch.optim.Adam(model.parameters(), lr=2e-3, weight_decay=1e-5)

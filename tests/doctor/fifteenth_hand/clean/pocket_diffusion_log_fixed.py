@@ -17,7 +17,7 @@ def draw_ligands(n, generator=None):
 
 
 class MDM(nn.Module):
-    def __init__(self, d=96):
+    def __init__(self, d=48):
         super().__init__()
         self.inp = nn.Linear(3 + N_FEAT + 1, d)
         self.edge_local, self.edge_global = (nn.Sequential(nn.Linear(2 * d + 1, d), nn.SiLU(), nn.Linear(d, d)) for _ in range(2))
@@ -55,12 +55,12 @@ class MDM(nn.Module):
 def validate(model, it):
     model.eval()
     g = torch.Generator().manual_seed(5)
-    losses = torch.tensor([[v.item() for v in model.get_diffusion_loss(*draw_ligands(128, g), generator=g)] for _ in range(4)])
+    losses = torch.tensor([[v.item() for v in model.get_diffusion_loss(*draw_ligands(64, g), generator=g)] for _ in range(4)])
     loss, loss_global, loss_local, loss_node = losses.mean(0).tolist()
     print(f"[Validate] Iter {it:04d} | Loss {loss:.4f} | Global {loss_global:.4f} | Local {loss_local:.4f} | Node {loss_node:.4f}")
 
 
-def main(iters=450, batch_size=64):
+def main(iters=240, batch_size=32):
     model = MDM()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iters)
@@ -72,10 +72,10 @@ def main(iters=450, batch_size=64):
         norm = nn.utils.clip_grad_norm_(model.parameters(), 10.0)
         optimizer.step()
         scheduler.step()
-        if it % 75 == 0:
+        if it % 40 == 0:
             print(f"[Train] Iter {it:04d} | Loss {loss.item():.4f} | Global {loss_global.item():.4f} | Local {loss_local.item():.4f} | "
                   f"Node {loss_node.item():.4f} | Grad {norm.item():.2f}")
-        if it % 150 == 0:
+        if it % 120 == 0:
             validate(model, it)
 
 

@@ -59,11 +59,11 @@ def val_loop(model, dataloader, loss_fn):
     with torch.no_grad():
         for batch in dataloader:
             logits, loss = get_logits_loss(model, batch, loss_fn)
-            loss_sum += loss.item()
             notes = batch[1] != PAD
+            loss_sum += loss.item() * notes.sum().item()
             hit += (logits.argmax(-1) == batch[1])[notes].sum().item()
             count += notes.sum().item()
-    return loss_sum / len(dataloader), hit / count
+    return loss_sum / count, hit / count
 
 
 def train(epochs=5):

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 class TrainingArguments:
     per_device_train_batch_size: int = 4
     gradient_accumulation_steps: int = 8
-    learning_rate: float = 0.5
+    learning_rate: float = 0.3
     momentum: float = 0.9
     num_train_epochs: int = 5
     logging_steps: int = 20
@@ -89,4 +89,4 @@ def rows(n, seed, vocab=24, length=20):
 if __name__ == "__main__":
     args = TrainingArguments()
     torch.manual_seed(args.seed)
-    Trainer(TinyCausalLM(), args, rows(640, 1), rows(192, 2)).train()
+    Trainer(TinyCausalLM(), args, rows(512, 1), rows(192, 2)).train()
