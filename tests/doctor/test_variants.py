@@ -609,6 +609,65 @@ def test_a_schedule_of_rows_is_known_and_one_of_a_longer_run_left_alone(
     assert not pitfall or ill[pitfall].where.endswith(f"train.py:{cause}")
 
 
+COPIED = """
+import copy
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        {parts}
+        self.last = nn.Linear(8, 3)
+    def forward(self, x):
+        h = self.first(x).tanh().unsqueeze(1)
+        {called}
+        return self.last(h.squeeze(1))
+net = Stack()
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+"""
+LAYER = "nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)"
+
+
+@pytest.mark.parametrize(
+    ("parts", "called", "pitfall"),
+    [
+        (
+            f"self.layer = {LAYER}; self.body = nn.TransformerEncoder(self.layer, 2, enable_nested_tensor=False)",
+            "h = self.body(h)",
+            "",
+        ),
+        (
+            "self.one = nn.Sequential(nn.Linear(8, 8), nn.Tanh()); self.many = nn.ModuleList([copy.deepcopy(self.one) for _ in range(2)])",
+            "h = self.many[1](self.many[0](h))",
+            "",
+        ),
+        (
+            "self.many = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)])",
+            "h = self.many[2](self.many[1](h))",
+            "no_gradient",
+        ),
+        (
+            "self.one = nn.Sequential(nn.Linear(8, 8), nn.Tanh()); self.many = nn.ModuleList([nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8), nn.Tanh())])",
+            "h = self.many[0](h)",
+            "no_gradient",
+        ),
+        (
+            "self.one = nn.Sequential(nn.Linear(8, 8), nn.Tanh()); self.other = nn.Sequential(nn.Linear(8, 8), nn.Tanh())",
+            "h = self.other(h)",
+            "no_gradient",
+        ),
+    ],
+    ids=["encoder", "deepcopy", "one-of-a-list", "of-another-shape", "no-list"],
+)
+def test_a_layer_of_which_copies_train_needs_no_gradient_and_one_that_is_forgotten_does(
+    tmp_path: Path, parts: str, called: str, pitfall: str
+) -> None:
+    loss = "loss = F.cross_entropy(net(torch.randn(9, 6)), torch.arange(9) % 3)"
+    ill, _ = at_cause(
+        tmp_path, "cause = 0  # cause\n" + COPIED.format(parts=parts, called=called) + looped(loss)
+    )
+    assert set(ill) == ({pitfall} if pitfall else set())
+
+
 THIN = """
 class Added(nn.Module):
     def __init__(self, base):

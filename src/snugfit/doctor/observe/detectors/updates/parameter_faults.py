@@ -158,9 +158,7 @@ def _certainty_by_share(seen: list[ParameterSeen], bad: list[ParameterSeen]) -> 
 
 
 def _without(log: Log, seen: list[ParameterSeen], without: list[ParameterSeen]) -> Finding:
-    unused = [each for each in without if each.library]
-    partly = any(each.library and each not in without for each in seen)
-    harmless = partly and len(unused) == len(without)
+    harmless = _why_harmless(seen, without)
     what = f"{len(without)} of {len(seen)} parameters in the optimizer got no gradient in {without[0].updates} updates."
     cut = _cut(log, without)
     if len(without) == len(seen):
@@ -177,13 +175,38 @@ def _without(log: Log, seen: list[ParameterSeen], without: list[ParameterSeen]) 
     return Finding(
         "no_gradient",
         Certainty.WORTH_A_LOOK if harmless else Certainty.LIKELY,
-        what
-        + (" They belong to a part of a library's model that the loss does not use." if harmless else ""),
+        f"{what} {harmless}".rstrip(),
         cut or _model_line(log, without) or _home(log, without),
         (named(without),),
         "Use them in forward(), or freeze them: parameter.requires_grad_(False). If they should learn, look for detach(), .data, "
         "no_grad() or a module that forward() forgets.",
     )
+
+
+def _why_harmless(seen: list[ParameterSeen], without: list[ParameterSeen]) -> str:
+    """Return why some parameters may well have no gradient; "" where nothing is known."""
+    if all(each.library for each in without) and any(each.library and each not in without for each in seen):
+        return "They belong to a part of a library's model that the loss does not use."
+    template, copies = _template(seen, without)
+    return f"They belong to {template}, of which {copies} are copies, and those train." if copies else ""
+
+
+def _template(seen: list[ParameterSeen], without: list[ParameterSeen]) -> tuple[str, str]:
+    """Return the module that all of some parameters are in and the list of its copies that train, as `nn.TransformerEncoder` makes them of a layer; "" where there are none."""
+    trained = {each.name: each.elements for each in seen if each not in without}
+    parts = without[0].name.split(".")
+    for depth in range(1, len(parts)):
+        template, last = ".".join(parts[:depth]), ".".join(parts[depth:])
+        one_of_a_list = parts[depth - 1].isdigit()
+        if one_of_a_list or not all(each.name.startswith(f"{template}.") for each in without):
+            continue
+        rest = {each.name.removeprefix(f"{template}."): each.elements for each in without}
+        for name in (each for each in trained if each.endswith(f".{last}")):
+            copy = name.removesuffix(f".{last}")
+            copies, _, number = copy.rpartition(".")
+            if number.isdigit() and all(trained.get(f"{copy}.{each}") == size for each, size in rest.items()):
+                return template, copies
+    return "", ""
 
 
 def _cut(log: Log, without: list[ParameterSeen]) -> str:
