@@ -205,25 +205,22 @@ class _View:
         grid = _table(head=True)
         grid.add_column("level", no_wrap=True)
         grid.add_column("plan", ratio=1, overflow="fold")
-        for name in ("in all", "host", "an update", "tokens/s"):
+        for name in ("in all", "host", "an update", plan_figures.speed_unit(self.answer)):
             grid.add_column(name, justify="right", no_wrap=True)
         for one in self.answer.frontier:
-            tokens = "" if one.tokens_per_second is None else plan_figures.digits(one.tokens_per_second)
             misfit = "" if one.fits else " (does not fit)"
             grid.add_row(
                 f"{one.level},\n{one.what}",  # below each other: names of plans are long
                 plan_figures.printable(one.rung) + misfit,
                 *map(format_bytes, (one.reserved_bytes, one.host_bytes)),
                 plan_figures.brief_seconds(one.seconds_per_update),
-                tokens,
+                plan_figures.speed_of(self.answer, one),
             )
         for bound in self.answer.bounds:
-            tokens = (
-                "" if bound.tokens_per_second is None else f"≤ {plan_figures.digits(bound.tokens_per_second)}"
-            )
+            speed = f"≤ {plan_figures.speed_of(self.answer, bound)}"
             seconds = f"≥ {plan_figures.brief_seconds(bound.seconds_per_update)}"
             grid.add_row(
-                f"{bound.level},\nat best", "estimate, not searched", "", "", seconds, tokens, style="dim"
+                f"{bound.level},\nat best", "estimate, not searched", "", "", seconds, speed, style="dim"
             )
         return grid
 

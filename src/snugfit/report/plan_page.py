@@ -179,18 +179,18 @@ def _frontier(answer: Answer) -> str:
         f"<tr><th scope=row>{one.level}, {one.what}<small>{escape(one.rung)}{'' if one.fits else ' (does not fit)'}</small></th>"
         f"<td class=number>{format_bytes(one.reserved_bytes)}</td><td class='number peak'>{format_bytes(one.host_bytes)}</td>"
         f"<td class=number>{plan_figures.brief_seconds(one.seconds_per_update)}</td>"
-        f"<td class=number>{'' if one.tokens_per_second is None else plan_figures.digits(one.tokens_per_second)}</td></tr>"
+        f"<td class=number>{plan_figures.speed_of(answer, one)}</td></tr>"
         for one in answer.frontier
     )
     rows += "".join(
         f"<tr><th scope=row>{one.level}, at best<small>estimate, not searched</small></th><td></td><td class=peak></td>"
         f"<td class=number>≥ {plan_figures.brief_seconds(one.seconds_per_update)}</td>"
-        f"<td class=number>{'' if one.tokens_per_second is None else f'≤ {plan_figures.digits(one.tokens_per_second)}'}</td></tr>"
+        f"<td class=number>≤ {plan_figures.speed_of(answer, one)}</td></tr>"
         for one in answer.bounds
     )
     head = (
         "<th>level</th><th class=number>in all</th><th class='number peak'>host</th><th class=number>an update</th>"
-        "<th class=number>tokens/s</th>"
+        f"<th class=number>{plan_figures.speed_unit(answer)}</th>"
     )
     note = f"<p class=note>{escape(plan_figures.NOT_SEARCHED)}</p>" if answer.bounds else ""
     body = f"<table class=plans><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{note}"

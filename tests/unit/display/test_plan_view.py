@@ -218,3 +218,26 @@ def test_each_level_has_its_plans_and_what_was_not_searched_is_marked_as_an_esti
     ]
     assert rows[place + 1].split() == ["at", "best"]
     assert rows[-1].startswith("Estimates are of the arithmetic alone; snugfit plan --frontier")
+
+
+def test_levels_without_tokens_say_their_examples_a_second(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    answer = with_a_frontier()
+    prediction = replace(
+        answer.prediction, tokens_per_second=None, seconds_per_update=2.0, examples_per_second=8.0
+    )
+    rows = section(
+        shown(
+            replace(
+                answer,
+                prediction=prediction,
+                frontier=[replace(each, tokens_per_second=None) for each in answer.frontier],
+                bounds=[replace(each, tokens_per_second=None) for each in answer.bounds],
+            )
+        ),
+        "Of each level of fidelity",
+    )
+
+    assert rows[0].endswith("examples/s")
+    assert rows[1].endswith("4.00 s           4"), "16 examples in 4 s"
+    assert next(row for row in rows if row.startswith("quantized,")).endswith("≤ 13.3")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from snugfit.planner.answers.answer import Answer, Choice, Prediction
+from snugfit.planner.answers.answer import Answer, Choice, FrontierBound, FrontierPoint, Prediction
 from snugfit.units import counted, format_seconds
 
 KINDS = (
@@ -187,6 +187,18 @@ def speed_words(prediction: Prediction) -> list[str]:
     parts.append(f"{brief_number(prediction.flops_per_update, 'FLOP')} an update")
     parts.append(f"{share(prediction.share_of_peak)} of the device's peak")
     return parts
+
+
+def speed_unit(answer: Answer) -> str:
+    """Return what the speeds of an answer's levels are counted in: tokens, or examples where the data has none."""
+    return "examples/s" if answer.prediction.tokens_per_second is None else "tokens/s"
+
+
+def speed_of(answer: Answer, one: FrontierPoint | FrontierBound) -> str:
+    """Return how much of that a plan of a level does in a second."""
+    prediction = answer.prediction
+    examples = prediction.examples_per_second * prediction.seconds_per_update / one.seconds_per_update
+    return digits(examples if one.tokens_per_second is None else one.tokens_per_second)
 
 
 def choice_words(choice: Choice) -> list[str]:
