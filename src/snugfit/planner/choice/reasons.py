@@ -142,11 +142,13 @@ def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
         first = f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}. Give --host-memory, or a smaller model."
         return (first, *_coarser(search), *_run(search))
     room = f"in {brief_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free"
-    first = f"Nothing that was tried fits {room}."
-    if not search.looked:
+    size = brief_bytes(least.prediction.reserved_bytes)
+    if search.looked:
+        first, need = f"Nothing that was tried fits {room}.", f" The smallest that would do: {size}."
+    else:
         first = f"The recipe's own plan does not fit {room}, and no other was looked at."
-    if not needed:  # else the answer has the smallest budgets by level
-        first += f" The smallest that would do: {brief_bytes(least.prediction.reserved_bytes)}."
+        need = f" It takes {size}."
+    first += "" if needed else need  # else the answer has the smallest budgets by level
     return (first, *_in_growing_segments(search), *_coarser(search), *_devices(search, needed), *_run(search))
 
 

@@ -1143,6 +1143,7 @@ def test_where_the_time_is_over_the_devices_that_are_named_are_for_the_level_tha
     sentences = why_not(search, {"full": 20 * 2**30, "compact": 10 * 2**30})
     assert any(each.startswith("At compact it should fit on --device") for each in sentences)
     assert sentences[0].startswith("The recipe's own plan does not fit in 50 MiB")
+    assert why_not(search, {})[0].endswith("no other was looked at. It takes 2.05 GiB.")
 
 
 class Streamed(Laws):
