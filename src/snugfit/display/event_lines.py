@@ -16,7 +16,7 @@ from snugfit.data.report import has_epochs, source_words
 from snugfit.display.run_state import Standing
 from snugfit.errors import short_path
 from snugfit.kit.metric_directions import is_of_class
-from snugfit.results.run_folder import QUARANTINE
+from snugfit.results.run_folder import QUARANTINE, RunFolder
 from snugfit.tasks import known
 from snugfit.tracking.spool import SMOKE
 from snugfit.units import counted, format_bytes, format_seconds
@@ -240,12 +240,15 @@ def next_lines(
             *([f"{'next':<10}the same command without {option}"] if end["status"] == "finished" else []),
         ]
     card = known((run.get("recipe") or {}).get("task"))
+    from snugfit.models.bundle import code_in  # it loads torch, which the lines of other events do without
+
+    consent = " --allow-code" if code_in(RunFolder(Path(folder)).best) else ""
     if end["status"] == "finished" and card is not None and card.model == "decoder":
-        lines.append(f"{'next':<10}snugfit generate {shlex.quote(folder)} --prompt '…'")
+        lines.append(f"{'next':<10}snugfit generate {shlex.quote(folder)} --prompt '…'{consent}")
     elif end["status"] == "finished" and card is not None and card.predicts_files:
         rows = _new_rows(card.new_rows, (run.get("recipe") or {}).get("data") or {})
         lines.append(
-            f"{'next':<10}snugfit predict {shlex.quote(registered or folder)} {rows} -o predictions.csv"
+            f"{'next':<10}snugfit predict {shlex.quote(registered or folder)} {rows} -o predictions.csv{consent}"
         )
     return lines
 

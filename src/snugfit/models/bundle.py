@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from snugfit.models.table_network import TableNetwork
 from snugfit.models.tokenizer import load_tokenizer, save_tokenizer
 from snugfit.models.torchvision_network import TorchvisionNetwork
 from snugfit.models.transformers_import import model_class
-from snugfit.system.code_consent import named_code, require
+from snugfit.system.code_consent import Code, named_code, require
 from snugfit.system.disk_files import disk_problem, flush
 from snugfit.system.json_text import parse_json
 
@@ -230,6 +231,14 @@ def has_own_architecture(folder: Path) -> bool:
     """Return whether a bundle holds weights of a module that was made in Python, which neither a library nor a function makes again."""
     meta = read_meta(folder)
     return not (folder / CONFIG).is_file() and not any(map(meta.get, ("model", *NETWORKS)))
+
+
+def code_in(folder: Path) -> Code:
+    """Return the settings of a bundle that name code, which whoever uses it has to consent to; none where there is no bundle."""
+    with suppress(ModelError):
+        meta = read_meta(find_bundle(folder))
+        return named_code({key: meta.get(key) for key in (*_NAMING, "task", "model", EXTENDED_BY)})
+    return {}
 
 
 def find_bundle(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 
 import pytest
@@ -193,6 +194,21 @@ def test_a_command_to_go_on_with_can_be_pasted_whatever_the_folder_is_called():
     assert lines[-1] == "next      snugfit predict 'runs/my news/20261121-1' NEW.csv -o predictions.csv"
     lines = shown({**RUN, "run_dir": "runs/my news/20261121-1"}, end("stopped"))
     assert lines[-1] == "next      snugfit resume 'runs/my news/20261121-1'"
+
+
+@pytest.mark.parametrize(
+    ("meta", "consent"),
+    [
+        ({"task": "text-classification", "extended_by": [{"glu": {}}]}, ""),
+        ({"task": "reading_time:CARD"}, " --allow-code"),
+        ({"task": "text-classification", "extended_by": [{"mine:Scaled": {}}]}, " --allow-code"),
+    ],
+)
+def test_the_command_to_predict_with_consents_to_the_code_that_the_model_names(tmp_path, meta, consent):
+    (tmp_path / "mine" / "best").mkdir(parents=True)
+    (tmp_path / "mine" / "best" / "snugfit.json").write_text(json.dumps({**meta, "format": 1}))
+    lines = shown({**RUN, "run_dir": "mine"}, end())
+    assert lines[-1] == f"next      snugfit predict mine NEW.csv -o predictions.csv{consent}"
 
 
 def test_a_smoke_run_is_followed_by_the_run_itself_and_predicts_nothing():
