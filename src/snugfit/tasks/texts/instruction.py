@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +104,9 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
     if completion is None or not prompts:
         return None
     columns = (*prompts, completion)
-    if all(map(source.is_text, columns)):
+    if all(map(source.is_text, prompts)) and (
+        source.is_text(completion) or _answers_in_numbers(source, prompts, completion)
+    ):
         lengths = source.characters(columns)
     elif all(source.is_text(each) or _lists_messages(source, each) for each in columns):
         lengths = [characters_written(row, columns) for row in source.rows]
@@ -121,6 +123,12 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         examples=len(source.rows),
         comments={"data.text": "the prompt"},
     )
+
+
+def _answers_in_numbers(rows: Rows, prompts: Sequence[str], completion: str) -> bool:
+    """Return whether answers that are numbers are told to be answers by the names of both columns, which a table of numbers has not."""
+    named = prompts[0].casefold() == "prompt" and completion.casefold() in ("completion", "response")
+    return named and all(isinstance(value, str) for value in rows.values(completion))
 
 
 def _lists_messages(rows: Rows, column: str) -> bool:

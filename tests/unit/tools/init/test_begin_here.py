@@ -130,6 +130,19 @@ def test_data_alone_are_enough(columns: tuple[str, ...], task: str, data: dict[s
     assert (recipe.task, {name: getattr(recipe.data, name) for name in data}) == (task, data)
 
 
+def test_answers_that_are_numbers_are_answers_where_the_columns_say_so() -> None:
+    rows = [f"What is {number} plus {number % 7}?,{number + number % 7}" for number in range(40)]
+    Path("sums.csv").write_text("\n".join(["prompt,completion", *rows]) + "\n")
+    recipe = infer("sums.csv")
+    assert (recipe.task, recipe.data.text, recipe.data.completion) == (
+        "instruction",
+        ("prompt",),
+        "completion",
+    )
+    Path("sums.csv").write_text("\n".join(["question,answer", *rows]) + "\n")
+    assert infer("sums.csv").task != "instruction"
+
+
 def test_a_folder_of_pictures_is_enough(tmp_path: Path) -> None:
     for kind in ("cats", "dogs"):
         (tmp_path / "photos" / kind).mkdir(parents=True)
