@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snugfit.errors import MissingExtra, TrackingError
+from snugfit.system.disk_files import locked_folder
 from snugfit.system.redaction import redact
 from snugfit.tracking.backend import FAILURES, Batch, DataInput, RunGone, reason
 from snugfit.tracking.uri import database_path
@@ -135,7 +136,19 @@ class MlflowBackend:
         if self._client is None:
             from mlflow.tracking import MlflowClient
 
-            self._client = MlflowClient(tracking_uri=self.uri)
+            path = database_path(self.uri)
+            alone = (
+                locked_folder(path.parent)
+                if path is not None and path.parent.is_dir()
+                else contextlib.nullcontext()
+            )
+            with (
+                alone
+            ):  # the client makes the tables of a new database in a file, and of two that do one fails
+                client = MlflowClient(tracking_uri=self.uri)
+                if path is not None:
+                    client.search_experiments(max_results=1)  # the latest at which it does
+            self._client = client
         return self._client
 
 

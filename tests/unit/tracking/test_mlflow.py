@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -429,3 +430,43 @@ def test_what_the_user_has_set_stays_and_what_was_set_is_taken_away(monkeypatch:
     inner.__exit__(None, None, None)
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such locks")
+def test_one_run_at_a_time_makes_the_tables_of_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    seen: list[bool] = []
+
+    def is_locked() -> bool:
+        descriptor = os.open(tmp_path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    class Client:
+        """A client that says whether the folder is another's while it is asked for the first time."""
+
+        def __init__(self, **_: Any) -> None:
+            seen.append(is_locked())
+
+        def search_experiments(self, **_: Any) -> None:
+            seen.append(is_locked())
+
+        def get_run(self, _run_id: str) -> Any:
+            seen.append(is_locked())
+            return SimpleNamespace(info=SimpleNamespace(lifecycle_stage="active"))
+
+    monkeypatch.setattr("mlflow.tracking.MlflowClient", Client)
+    backend = MlflowBackend(f"sqlite:///{tmp_path}/mlflow.db", "snugfit")
+    try:
+        assert backend.open("a run", "name", 0) == "a run"
+    finally:
+        backend.close()
+    assert seen == [True, True, False]
