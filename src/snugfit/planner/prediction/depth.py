@@ -51,6 +51,11 @@ class Blocks:
         """Return whether there is anything to save: three runs of fewer blocks are less than one of all."""
         return self.count > 3 * (self.fewest + self.period)
 
+    @property
+    def long_roughly(self) -> bool:
+        """The same where two runs tell, of which another process may make the deeper one."""
+        return self.count >= 2 * (self.fewest_roughly + self.period)
+
 
 def longest_blocks(model: nn.Module, deeper: bool = False) -> Blocks | None:
     """Return the longest list of blocks in which a pattern repeats; None where no model of fewer would tell anything.
@@ -73,7 +78,9 @@ def longest_blocks(model: nn.Module, deeper: bool = False) -> Blocks | None:
         if pattern is not None:
             candidates.append(Blocks(name, len(blocks), *pattern, numbers[0]))
     return max(
-        (each for each in candidates if deeper or each.long), key=lambda each: each.count, default=None
+        (each for each in candidates if deeper or each.long_roughly),
+        key=lambda each: each.count,
+        default=None,
     )
 
 

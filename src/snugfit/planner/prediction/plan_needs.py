@@ -191,7 +191,7 @@ class Planner:
             try:
                 run = self._carried_on(plan, techniques, base, few, rough)
                 if base != bases[0]:
-                    self._base_of[placed] = base or 0
+                    self._base_of[placed] = base or self._below_none
                 return run, False
             except Untraceable:
                 raise  # with all blocks there would be no more numbers, and it takes as many times as long
@@ -200,7 +200,14 @@ class Planner:
                 failed = error
         if self.wanted is not None:
             raise failed or NotLinear("patterns of a technique are of some blocks alone")
+        if bases:
+            self._base_of[placed] = self._below_none
         return self._run_once(plan, techniques, None, None), True
+
+    @property
+    def _below_none(self) -> int:
+        """The number of blocks below which none tells where the first ones that were tried do not: of a list that is hardly long enough no more are tried."""
+        return 0 if self.blocks is None or self.blocks.long else self.blocks.count
 
     def _tell_blocks_apart(self, techniques: Sequence[Technique]) -> bool:
         """Return whether patterns of these techniques are of some blocks and not of others."""
@@ -217,15 +224,16 @@ class Planner:
         """Yield the numbers of blocks from which a run is carried on.
 
         There are more where a technique looks further than to the next block, as fewer placements tell that needed them, none where some
-        tell blocks `apart`, and all (None) where it has many micro-batches.
+        tell blocks `apart`, or where the list is too short for what is asked, and all (None) where it has many micro-batches.
         """
         if self.whole:
             return
-        if self.blocks is not None and not apart:
+        if self.blocks is not None and not apart and (rough or self.blocks.long or self.wanted is not None):
             fewest, period = self.blocks.fewest, self.blocks.period
             least = max((base for fewer, base in self._base_of.items() if fewer <= placed), default=0)
             first = self.blocks.fewest_roughly if rough else fewest
-            depths = range(first, fewest + 3 * period, period)
+            most = fewest + 3 * period if self.blocks.long or self.wanted is not None else first + period
+            depths = range(first, most, period)
             yield from (depth for depth in depths if least <= depth < self.blocks.count - period)
         if many and self.wanted is None:
             yield None

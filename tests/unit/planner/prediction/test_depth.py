@@ -82,7 +82,7 @@ def test_the_longest_of_several_lists_is_taken_with_its_place_among_all_blocks()
     "model",
     [
         nn.Linear(2, 2),
-        Stack(alike(15)),  # as much as three runs of five
+        Stack(alike(7)),  # as much as runs of three and of four
         Stack([Block(number, width=number + 1) for number in range(20)]),
         Stack([Block(0)] * 20),
         nn.Sequential(*(nn.Linear(width, width + 1) for width in range(1, 21))),
@@ -90,6 +90,12 @@ def test_the_longest_of_several_lists_is_taken_with_its_place_among_all_blocks()
 )
 def test_where_too_little_repeats_there_is_nothing_to_leave_out(model: nn.Module) -> None:
     assert longest_blocks(model) is None
+
+
+@pytest.mark.parametrize(("count", "long"), [(8, False), (15, False), (16, True)])
+def test_two_runs_of_fewer_blocks_save_something_sooner_than_three(count: int, long: bool) -> None:
+    blocks = found(Stack(alike(count)))
+    assert blocks.long_roughly and blocks.long is long
 
 
 def test_a_sequential_is_a_list_of_blocks_too() -> None:
