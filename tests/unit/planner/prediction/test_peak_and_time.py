@@ -25,6 +25,7 @@ from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.prediction import plan_needs
 from snugfit.planner.prediction.allocations import Allocations
+from snugfit.planner.prediction.extrapolate import NotLinear
 from snugfit.planner.prediction.peak_and_time import Run, _ahead_bytes, _before_and_after_waiting
 from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.target import Target, machine_of
@@ -209,6 +210,42 @@ def _deep_planner(depth: int, micro_batches: int) -> Planner:
     layers = [nn.Sequential(nn.Linear(1, 1), nn.ReLU()) for _ in range(depth)]
     subject = Subject(lambda: nn.Sequential(*layers), window, Job.of(updates=1), 1, ())
     return Planner(subject, Machine(find_device("a100-80"), find_device("cpu"), "cuda:0"))
+
+
+@pytest.mark.parametrize(
+    ("depth", "rough", "runs"),
+    [(12, True, [3, 4]), (12, False, [None]), (16, False, [4, 5, 6]), (7, True, [None])],
+)
+def test_two_runs_of_few_blocks_tell_roughly_of_a_list_too_short_for_the_three_of_an_answer_in_full(
+    depth: int, rough: bool, runs: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner, asked = _deep_planner(depth, 1), []
+
+    def run(plan: Plan, techniques: Sequence[Technique], depth: int | None, few: int | None) -> Run:
+        asked.append(depth)
+        return Run([], 0, (), Parts(), 1.0)
+
+    monkeypatch.setattr(planner, "run", run)
+    monkeypatch.setattr(planner, "_torn_of_all", lambda *given: 0)
+    planner._run_of(Plan(device="cuda", micro_batch=1), (), rough)
+    assert asked == runs
+
+
+def test_where_few_blocks_of_a_short_list_tell_nothing_all_are_run_the_next_time_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner, asked = _deep_planner(12, 1), []
+
+    def run(plan: Plan, techniques: Sequence[Technique], depth: int | None, few: int | None) -> Run:
+        asked.append(depth)
+        if depth is not None:
+            raise NotLinear("they differ")
+        return Run([], 0, (), Parts(), 1.0)
+
+    monkeypatch.setattr(planner, "run", run)
+    for micro_batch in (1, 2):
+        planner._run_of(Plan(device="cuda", micro_batch=micro_batch), (), rough=True)
+    assert asked == [3, None, None]
 
 
 def _whole_runs(planner: Planner, torn: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | None, ...]]:
