@@ -9,6 +9,7 @@ import pytest
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.causes.causes import Causes, way_of
+from snugfit.doctor.observe.causes.evaluations import line_of_evaluation
 from snugfit.doctor.observe.events.log import Log
 from snugfit.doctor.observe.source.idle_lines import reference_that_learns
 from snugfit.doctor.observe.source.trails import MOST_CALLS, MOST_STEPS, Trails
@@ -204,6 +205,27 @@ CAUSE, SEEN = "# cause", "# seen"
             Trainer(DataLoader(TensorDataset(x_train, y_train))).fit()
             """,
         ),
+        (
+            "sees_the_future",
+            """
+            class Tagger(nn.Module):
+                def __init__(self):
+                    self.rnn = nn.GRU(4, 8, batch_first=True, bidirectional=True)  # cause
+                def forward(self, x):
+                    h, _ = self.rnn(x)  # seen
+                    return self.out(h)
+            """,
+        ),
+        (
+            "sees_the_future",
+            """
+            class Tagger(nn.Module):
+                def __init__(self):
+                    self.rnn = nn.GRU(4, 8, bidirectional=False)
+                def forward(self, x):
+                    return self.rnn(x.flip(1))[0]  # seen
+            """,
+        ),
     ],
 )
 def test_what_is_found_is_said_at_the_line_that_makes_it(pitfall: str, text: str, tmp_path: Path) -> None:
@@ -224,6 +246,137 @@ def test_a_finding_keeps_the_way_from_its_cause(tmp_path: Path) -> None:
     assert (placed.where, placed.way) == ("s.py:2", ("s.py:2", "s.py:3", "s.py:5"))
     assert placed.details == ("caused at s.py:2, by way of s.py:3, seen at s.py:5", "seen 9 times")
     assert placed.as_dict()["way"] == placed.way
+
+
+IGNORED = "criterion = nn.CrossEntropyLoss(ignore_index=PAD)"
+
+
+@pytest.mark.parametrize(
+    ("fix", "text"),
+    [
+        (
+            IGNORED,
+            """
+            def step(net, batch, loss_fn):
+                return loss_fn(net(batch[:, :-1]), batch[:, 1:])  # seen
+            criterion = nn.CrossEntropyLoss()  # cause
+            step(net, batch, criterion).backward()
+            """,
+        ),
+        (
+            IGNORED,
+            """
+            class Trainer:
+                def __init__(self, net):
+                    self.net, self.criterion = net, nn.NLLLoss(reduction="mean")  # cause
+                def step(self, x, y):
+                    return self.criterion(self.net(x), y)  # seen
+            """,
+        ),
+        (IGNORED, "loss = nn.CrossEntropyLoss()\nvalue = F.cross_entropy(net(x), y)  # seen"),
+        (IGNORED, "criterion = nn.CrossEntropyLoss(ignore_index=3)\nvalue = criterion(net(x), y)  # seen"),
+        (
+            "labels[mask == 0] = -100",
+            "criterion = nn.CrossEntropyLoss()\nvalue = criterion(net(x), y)  # seen",
+        ),
+    ],
+)
+def test_a_loss_that_leaves_no_label_out_is_named_where_it_is_made(
+    fix: str, text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.py"
+    path.write_text(dedent(text))
+    (seen,) = lines(path, SEEN)
+    cause = [seen, *lines(path, CAUSE)][-1]
+    finding = Finding("scored_padding", Certainty.LIKELY, "padding", f"s.py:{seen[1]}", (), fix)
+    assert Causes(Log(sources={"s.py": str(path)})).placed(finding).where == f"s.py:{cause[1]}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
+        def distil(scores, soft):
+            return F.kl_div(scores.log_softmax(1), soft.softmax(1))  # seen
+        kept = [teacher(x) for x, _ in loader]
+        for step, (x, y) in enumerate(loader):
+            soft = kept[step]  # cause
+            loss = distil(net(x), soft)
+        """,
+        """
+        class Distiller:
+            def training_step(self, batch, batch_idx):
+                soft = self.kept[batch_idx].softmax(1)  # cause
+                loss = self.loss(self.net(batch), soft)  # seen
+        """,
+        """
+        for i, x in enumerate(tqdm(loader)):
+            wanted, weight = targets[i], 1.0  # cause
+            loss = F.mse_loss(net(x), wanted)  # seen
+        """,
+        """
+        picked = order[:32]
+        rows, wanted = inputs[picked], targets[picked]
+        loss = F.mse_loss(net(rows), wanted)  # seen
+        """,
+        """
+        class Rows(Dataset):
+            def __getitem__(self, i):
+                return self.inputs[i], self.targets[i]
+        for step, (rows, wanted) in enumerate(DataLoader(Rows(), 8)):
+            loss = F.mse_loss(net(rows), wanted)  # seen
+        """,
+    ],
+)
+def test_what_is_taken_by_the_number_of_a_batch_is_named_where_rows_do_not_match(
+    text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.py"
+    path.write_text(dedent(text))
+    (seen,) = lines(path, SEEN)
+    cause = [seen, *lines(path, CAUSE)][-1]
+    finding = Finding("mismatched_rows", Certainty.LIKELY, "other rows", f"s.py:{seen[1]}")
+    assert Causes(Log(sources={"s.py": str(path)})).placed(finding).where == f"s.py:{cause[1]}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
+        def scores(net, x):
+            return net(x)  # seen
+        for step in range(9):
+            scores(net, x).sum().backward()
+        for part in held_out:
+            right += scores(net, part) == part  # cause
+        """,
+        """
+        class Episodes:
+            def relate(self, x):
+                return self.net(x)  # seen
+            def run(self):
+                for episode in range(9):
+                    loss = self.relate(self.draw()).mean()
+                    loss.backward()
+                    for other in self.held_out:
+                        print(self.relate(other))  # cause
+        """,
+        """
+        def scores(net, x):
+            return net(x)  # seen
+        for step in range(9):
+            loss = scores(net, x).sum()
+            print(scores(net, held_out))
+            loss.backward()
+        """,
+    ],
+)
+def test_a_test_of_a_function_that_trains_too_is_known_by_its_loop(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.py"
+    path.write_text(dedent(text))
+    (seen,) = lines(path, SEEN)
+    cause = [seen, *lines(path, CAUSE)][-1]
+    assert line_of_evaluation(Trails([str(path)]), seen) == cause
 
 
 @pytest.mark.parametrize("callers", [{}, {"s.py:2": ["s.py:9"]}])

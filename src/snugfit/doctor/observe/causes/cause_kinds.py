@@ -227,6 +227,12 @@ def _reads_all_places(node: ast.AST, _: str) -> bool:
     return len(parts) > 1 and any(ast.unparse(each) == "-1" for each in parts)
 
 
+def _reads_both_ways(node: ast.AST, _: str) -> bool:
+    """Return whether a recurrent layer is made that reads a series from its end too."""
+    both = isinstance(node, ast.keyword) and node.arg == "bidirectional"
+    return both and ast.unparse(node.value) != "False"  # type: ignore[attr-defined]
+
+
 def _hides(node: ast.AST, _: str) -> bool:
     return isinstance(node, ast.Call) and last_name(node.func) in (
         "tril",
@@ -468,7 +474,7 @@ KINDS: dict[str, Kind] = {
         here=(_calls_loss, calls(frozenset(["gather"]))),
         side=1,
     ),
-    "sees_the_future": Kind(back=(_hides,), within=True),
+    "sees_the_future": Kind(back=(_hides, _reads_both_ways), within=True),
     "shifted_labels": Kind(
         back=(named(LABELS, _cuts), named(LABELS, calls(_SHIFTS)), keyword("mlm")),
         here=(keyword("decoder_input_ids"),),

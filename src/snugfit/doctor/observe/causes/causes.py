@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +18,10 @@ from snugfit.doctor.observe.source.script_syntax import around, last_name, own_n
 from snugfit.doctor.observe.source.trails import Place, Step, Trails, place_of
 
 MOST_LINES = 3
+LEFT_OUT = "ignore_index"
+"""What a loss is told where it is made, if the fix is that it is told."""
+_MADE = re.compile(r"(CrossEntropy|NLL)\w*$|^[A-Z]\w*Loss$")
+_NUMBER = re.compile(r"batch_?(i|id|idx|index|num|number)")
 _OF_EVALUATIONS = frozenset(["train_mode", "other_statistics", "random_validation"])
 """Pitfalls that are seen in passes of an evaluation, which a helper may make for the training too."""
 
@@ -50,6 +55,10 @@ class Causes:
         shared = finding.pitfall in _OF_EVALUATIONS and finding.where in self._shared_lines
         if cause is None and shared and not _line_in(_meant(self._trails, seen, None), here, ""):
             cause = line_of_evaluation(self._trails, seen, switches=finding.pitfall == "train_mode")
+        if cause is None and LEFT_OUT in finding.fix:
+            cause = line_of_loss(self._trails, seen)
+        if cause is None and finding.pitfall == "mismatched_rows":
+            cause = line_of_count(self._trails, seen)
         way = [cause, seen] if cause else way_of(self._trails, finding.pitfall, seen)
         lines = tuple(dict.fromkeys(f"{self._shown[file]}:{line}" for file, line in way))
         return replace(finding, where=lines[0], way=lines) if len(lines) > 1 else finding
@@ -92,6 +101,44 @@ def _meant(trails: Trails, seen: Place, side: int | None) -> list[ast.AST]:
         if side is not None and len(given) > side and len(given) > 1 and LOSS.search(last_name(call.func)):
             return [given[side]]
     return heads
+
+
+def line_of_loss(trails: Trails, seen: Place) -> Place | None:
+    """Return the line that makes the loss which a line calls, without saying which labels count; None where a function computes it, or the source does not show it."""
+    calls = [
+        part
+        for each in statements_at(trails.tree(seen[0]), seen[1])
+        for head in heads_of(each)
+        for part in parts_of(head)
+        if isinstance(part, ast.Call) and LOSS.search(last_name(part.func))
+    ]
+    for step in trails.back(*seen, wide=True, of=[calls[0].func]) if calls else ():
+        for part in (part for head in step.heads for part in parts_of(head)):
+            made = isinstance(part, ast.Call) and bool(_MADE.search(last_name(part.func)))
+            if made and all(each.arg != LEFT_OUT for each in part.keywords):  # type: ignore[attr-defined]
+                return step.file, part.lineno  # type: ignore[attr-defined]
+    return None
+
+
+def line_of_count(trails: Trails, seen: Place) -> Place | None:
+    """Return the line that takes what a line reads by the number of a batch, as out of a list that an earlier pass has filled; None without."""
+    for step in trails.back(*seen, wide=True):
+        loops = around(trails.tree(step.file), step.line)[1]
+        counts = {last_name(target) for each in loops for target in _counters(each)}
+        for part in (part for head in step.heads for part in parts_of(head)):
+            if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Name):
+                number = part.slice.id
+                if number in counts or _NUMBER.fullmatch(number):
+                    return step.file, step.line
+    return None
+
+
+def _counters(loop: ast.AST) -> list[ast.expr]:
+    """Return what counts the passes of a loop over `enumerate(loader)`."""
+    over = loop.iter if isinstance(loop, ast.For) else None
+    counted = isinstance(over, ast.Call) and last_name(over.func) == "enumerate"
+    target = loop.target if counted and isinstance(loop, ast.For) else None
+    return target.elts[:1] if isinstance(target, ast.Tuple) else []
 
 
 def _is_within_model(trails: Trails, seen: Place) -> bool:

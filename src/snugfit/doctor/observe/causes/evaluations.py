@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from snugfit.doctor.observe.source.script_syntax import around, last_name, own_nodes
+from snugfit.doctor.observe.source.script_syntax import around, last_name, own_nodes, spans
 from snugfit.doctor.observe.source.trails import Place, Trails
 
 MOST_CALLS = 4
@@ -26,7 +26,7 @@ def line_of_evaluation(trails: Trails, at: Place, *, switches: bool = False) -> 
         if line:
             return at[0], line
         calls = trails.calls_of(*at)
-        own = [each for each in calls if not _learns(around(trails.tree(each[0]), each[1])[0])]
+        own = [each for each in calls if not _learns(_part_around(trails.tree(each[0]), each[1]))]
         own = own if len(own) == 1 else [each for each in own if _is_of_evaluation(trails, each)]
         if not own:
             return at
@@ -40,6 +40,13 @@ def line_of_training(trails: Trails, at: Place) -> Place:
     """Return the line that calls the function around a line to learn from what it gives; the line itself where none does."""
     own = [each for each in trails.calls_of(*at) if _learns(around(trails.tree(each[0]), each[1])[0])]
     return own[0] if own else at
+
+
+def _part_around(tree: ast.Module, line: int) -> ast.AST:
+    """Return the innermost loop around a line, or else its function: one function may train in a loop and test in another one."""
+    scope = around(tree, line)[0]
+    loops = [each for each in own_nodes(scope) if isinstance(each, ast.For | ast.While) and spans(each, line)]
+    return max(loops, key=lambda each: each.lineno, default=scope)
 
 
 def _line_of_mode(scope: ast.AST) -> int:

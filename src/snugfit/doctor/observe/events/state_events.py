@@ -108,3 +108,8 @@ class AverageKept(Event):
 
     module: int
     backwards: float
+
+
+@dataclass(frozen=True)
+class NarrowNorm(Event):
+    """A layer norm over one value was made, which gives its bias whatever it gets."""

@@ -426,7 +426,9 @@ def scored_padding(log: Log) -> list[Finding]:
                     else ["one token ends rows of different lengths, and stands nowhere else"]
                 ),
             ),
-            "labels = input_ids.masked_fill(attention_mask == 0, -100)",
+            "labels = input_ids.masked_fill(attention_mask == 0, -100)"
+            if seen[0].by_mask
+            else "criterion = nn.CrossEntropyLoss(ignore_index=PAD)",
         )
     ]
 

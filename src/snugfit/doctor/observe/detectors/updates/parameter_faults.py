@@ -10,6 +10,7 @@ from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.events.log import Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.events.run_events import LayerMadeAnew
 from snugfit.doctor.observe.events.script_events import Backward, Forward, OptimizerBuilt, Step
+from snugfit.doctor.observe.events.state_events import NarrowNorm
 from snugfit.doctor.observe.source.script_syntax import last_name, spans, syntax_of
 from snugfit.doctor.observe.source.trails import place_of
 
@@ -97,14 +98,19 @@ def no_gradient(log: Log) -> list[Finding]:
         )
         zero = [each for each in zero if each not in products]
     if zero:
+        narrow = [each.at for each in log.of(NarrowNorm)]
+        why = [f"{len(narrow)} layer norms over one value, the first made at {narrow[0]}"] if narrow else []
         findings.append(
             Finding(
                 "no_gradient",
                 _certainty_by_share(rest, zero),
-                f"The gradient of {len(zero)} of {len(seen)} parameters was exactly zero in all {zero[0].updates} updates.",
-                _model_line(log, zero) or _home(log, zero),
-                (named(zero),),
-                "Look for a saturated or rounding operation between them and the loss; a softmax over one class gives zeros too.",
+                f"The gradient of {len(zero)} of {len(seen)} parameters was exactly zero in all {zero[0].updates} updates."
+                + (" A layer norm over one value gives its bias, whatever it gets." if narrow else ""),
+                (narrow or [_model_line(log, zero) or _home(log, zero)])[0],
+                (named(zero), *why),
+                "width = 32   # a layer norm needs several values to compare"
+                if narrow
+                else "Look for a saturated or rounding operation between them and the loss; a softmax over one class gives zeros too.",
             )
         )
     still = [each for each in rest if each not in zero and not each.moved]
@@ -534,12 +540,27 @@ def never_stepped(log: Log) -> list[Finding]:
                 "never_stepped",
                 Certainty.CERTAIN,
                 f"{optimizer.name} never steps, and {passes} backward passes gave its parameters gradients: they never train.",
-                optimizer.at,
+                _stepped_instead(log, optimizer.id) or optimizer.at,
                 (f"{len(own)} parameters; {log.updates} steps of another optimizer",),
                 "loss.backward()\noptimizer.step()",
             )
         ]
     return []
+
+
+def _stepped_instead(log: Log, idle: int) -> str:
+    """Return the line at which another optimizer steps, without a new gradient of its own, behind backward passes of one that never steps; "" without."""
+    lines: dict[str, int] = {}
+    touched: set[int] = set()  # since the last step
+    for event in log.events:
+        if isinstance(event, Backward):
+            touched |= {*event.touched}
+        elif isinstance(event, Step):
+            if idle in touched and event.optimizer not in touched:
+                lines[event.at] = lines.get(event.at, 0) + 1
+            touched = set()
+    at = max(lines, key=lines.__getitem__, default="")
+    return at if lines.get(at, 0) >= LEAST_PASSES else ""
 
 
 DETECTORS = (

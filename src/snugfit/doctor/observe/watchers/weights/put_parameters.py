@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snugfit.doctor.observe.events.state_events import NarrowNorm
 from snugfit.doctor.observe.recording.attribute_patches import Patches
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import called_directly, where
@@ -39,6 +40,8 @@ class PutParameters:
                 and isinstance(param, Tensor)
             ):
                 with recorder.guard():
+                    if isinstance(module, nn.LayerNorm) and name == "weight" and param.numel() == 1:
+                        recorder.add(NarrowNorm(where(), recorder.log.updates))
                     if called_directly("torch.nn.modules.module"):  # whose __setattr__ calls it
                         self._lines[recorder.number(param)] = where(), recorder.number(module)
 
