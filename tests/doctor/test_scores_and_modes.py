@@ -11,6 +11,7 @@ from snugfit.doctor.observe.detectors.updates.parameter_faults import never_step
 from snugfit.doctor.observe.events.log import Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.events.script_events import Backward, Event, Step
 from snugfit.doctor.observe.events.state_events import NarrowNorm
+from tests.doctor.test_shapes import told
 from tests.doctor.test_variants import BEGIN
 
 MADE, OWN_STEP, WRONG_STEP = "gan.py:3", "gan.py:10", "gan.py:14"
@@ -79,3 +80,185 @@ def test_gradients_of_zeros_in_front_of_a_norm_over_one_value_are_said_where_tha
     log.optimizers = [OptimizerSeen(1, "Adam", MADE, [7])]
     (finding,) = no_gradient(log)
     assert Path(finding.where).name == (made or [MADE])[0]
+
+
+LOOPED = """
+net = nn.Linear(6, 2)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+x = torch.randn(90, 6)
+y = (x[:, 0] > 0).long()
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), {size}, shuffle=True)
+for epoch in range(3):
+    {begin}
+    for part, wanted in loader:
+        scores = net(part)
+        loss = F.cross_entropy(scores, wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        {each}
+    {after}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "begin", "each", "after", "pitfall"),
+    [
+        (
+            30,
+            "seen = 0",
+            "seen += 1",
+            "right = (scores.argmax(1) == wanted).float().sum()  # cause\n    print(right / len(x))",
+            "last_batch_score",
+        ),
+        (
+            30,
+            "",
+            "",
+            "best = scores.max(1).indices\n    print(f'{torch.eq(best, wanted).sum().item()} {(best == wanted).sum().item() / len(loader.dataset):.3f}')  # cause",
+            "last_batch_score",
+        ),
+        (
+            30,
+            "",
+            "guess = scores.argmax(-1)",
+            "hits = (wanted == guess).sum().item()  # cause\n    accuracy = 100 * hits\n    share = hits / x.shape[0]\n    print(accuracy, share)",
+            "last_batch_score",
+        ),
+        (30, "", "", "print((scores.argmax(1) == wanted).sum() / len(wanted))", ""),
+        (30, "hits = 0", "hits += (scores.argmax(1) == wanted).sum().item()", "print(hits / len(x))", ""),
+        (
+            30,
+            "all_of, truth = [], []",
+            "all_of.append(scores.argmax(1)); truth.append(wanted)",
+            "all_of, truth = torch.cat(all_of), torch.cat(truth)\n    print((all_of == truth).sum() / len(x))",
+            "",
+        ),
+        (
+            30,
+            "got = truth = torch.zeros(0)",
+            "got, truth = torch.cat([got, scores.argmax(1)]), torch.cat([truth, wanted])",
+            "print((got == truth).sum() / len(x))",
+            "",
+        ),
+        (
+            30,
+            "",
+            "",
+            "scores, wanted = net(x), y\n    print((scores.argmax(1) == wanted).sum() / len(x))",
+            "",
+        ),
+        (90, "", "", "print((scores.argmax(1) == wanted).sum() / len(x))", ""),
+    ],
+)
+def test_hits_of_the_last_batch_are_not_divided_by_the_rows_of_all(
+    tmp_path: Path,
+    size: int,
+    begin: str,
+    each: str,
+    after: str,
+    pitfall: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = LOOPED.format(size=size, begin=begin or "pass", each=each or "pass", after=after)
+    told(tmp_path, text, pitfall, monkeypatch)
+
+
+FITTED = """
+def batches(rows, size):
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*rows), size)
+net, criterion = nn.Linear(6, 1), nn.MSELoss({reduction})
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+x = torch.randn(120, 6)
+y = x.sum(1, keepdim=True)
+train_loader, test_loader = batches((x[:80], y[:80]), 20), batches((x[80:], y[80:]), {size})
+def fit(loader):
+    total = 0.0
+    for rows, wanted in loader:
+        loss = criterion(net(rows), wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total{trained}
+def validate(loader):
+    total, seen = 0.0, 0
+    with torch.no_grad():
+        for rows, wanted in loader:
+            loss = criterion(net(rows), wanted)
+            {add}
+            seen += len(rows)
+    return {scored}
+for epoch in range(2):
+    {show}
+"""
+PLAIN = "total += loss.item()  # cause"
+BESIDE = (
+    "train_loss = fit(train_loader)\n    value, seen = validate(test_loader)\n    print(train_loss, value)"
+)
+AT_ONCE = "train_loss = fit(train_loader)\n    print(f'{train_loss:.3f} {validate(test_loader):.3f}')"
+KEPT = "train_loss = fit(train_loader)\n    value = validate(test_loader)\n    history = dict(loss=train_loss)\n    history.update(train=train_loss, test=value)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trained", "add", "scored", "show", "size", "pitfall"),
+    [
+        (" / len(loader)", PLAIN, "total, seen", BESIDE, 10, "batch_mean_scores"),
+        (
+            " / len(loader)",
+            "total += criterion(net(rows), wanted).item()  # cause",
+            "total",
+            AT_ONCE,
+            10,
+            "batch_mean_scores",
+        ),
+        (" / len(loader)", "total += float(loss)  # cause", "total", KEPT, 10, "batch_mean_scores"),
+        ("", PLAIN, "total, seen", BESIDE, 10, ""),
+        (" / len(loader)", PLAIN, "total / len(loader)", AT_ONCE, 10, ""),
+        (" / len(loader)", "total += loss.item() * len(rows) / 40", "total", AT_ONCE, 10, ""),
+        (" / len(loader)", PLAIN, "total", AT_ONCE, 40, ""),
+        (
+            " / len(loader)",
+            PLAIN,
+            "total",
+            "train_loss = fit(train_loader)\n    value = validate(test_loader) / len(test_loader)\n    print(train_loss, value)",
+            10,
+            "",
+        ),
+        (
+            " / len(loader)",
+            PLAIN,
+            "total",
+            "train_loss = fit(train_loader)\n    value = validate(test_loader)\n    value /= len(test_loader)\n    print(train_loss, value)",
+            10,
+            "",
+        ),
+        (
+            " / len(loader.dataset)",
+            PLAIN,
+            "total",
+            "train_loss = fit(train_loader)\n    best = min(9.0, validate(test_loader))\n    print(train_loss)",
+            10,
+            "",
+        ),
+    ],
+)
+def test_a_sum_of_means_is_not_shown_beside_the_mean_of_the_training(
+    tmp_path: Path,
+    trained: str,
+    add: str,
+    scored: str,
+    show: str,
+    size: int,
+    pitfall: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    summed = "'sum'" if "dataset" in trained else "'mean'"
+    text = FITTED.format(
+        reduction=f"reduction={summed}", trained=trained, add=add, scored=scored, show=show, size=size
+    )
+    if summed == "'sum'":
+        text = text.replace("lr=1e-3", "lr=1e-5")
+    told(tmp_path, text, pitfall, monkeypatch)

@@ -1,4 +1,4 @@
-"""Sums of scores over the batches of a loop that come out wrong, as a script's source shows: never set back, ended with the first batch, divided by rows where they are means."""
+"""Sums of scores over the batches of a loop that come out wrong, as a script's source shows: never set back, ended with the first batch, taken of the last one, divided by rows where they are means."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from snugfit.doctor.observe.source.hits_of_last import hits_of_last_batch
 from snugfit.doctor.observe.source.script_syntax import names_in, names_set_by, own_nodes, spans, syntax_of
+from snugfit.doctor.observe.source.undivided_sums import UndividedSums
 
 _LOADER = re.compile(r"load|batches|(^|_)(dl|iter|iterator)($|_)|enumerate\(|tqdm\(", re.IGNORECASE)
 _ROWS = re.compile(r"len\(\w*(\.\w+)*\.dataset\)|len\(\w*(dataset|data_?set|_set|_ds|_data)\)", re.IGNORECASE)
@@ -26,6 +28,8 @@ class Sum(NamedTuple):
 
 
 NEVER_BACK, FIRST_ALONE, MEANS_BY_ROWS = "never set back", "the first batch alone", "means divided by rows"
+LAST_BY_ALL = "hits of the last batch divided by all rows"
+SUM_BESIDE_MEAN = "a sum beside the mean of the training"
 
 
 @lru_cache(maxsize=64)
@@ -34,7 +38,11 @@ def wrong_sums(file: str) -> tuple[Sum, ...]:
     tree = syntax_of(file)
     scopes: list[ast.Module | ast.FunctionDef] = [tree]
     scopes += [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
-    return tuple(dict.fromkeys(each for scope in scopes for each in _of_scope(scope)))
+    undivided = [
+        Sum(line, name, loop.lineno, loop.end_lineno or loop.lineno, SUM_BESIDE_MEAN)
+        for line, name, loop in UndividedSums(tree)
+    ]
+    return tuple(dict.fromkeys([*(each for scope in scopes for each in _of_scope(scope)), *undivided]))
 
 
 def _of_scope(scope: ast.Module | ast.FunctionDef) -> Iterator[Sum]:
@@ -43,6 +51,9 @@ def _of_scope(scope: ast.Module | ast.FunctionDef) -> Iterator[Sum]:
         if _LOADER.search(ast.unparse(loop.iter)):
             yield from _ended_at_once(loop)
             yield from _means_by_rows(scope, loop)
+            hits = hits_of_last_batch(scope, loop)
+            if hits is not None:
+                yield Sum(*hits, loop.lineno, loop.end_lineno or loop.lineno, LAST_BY_ALL)
         for part in inner:
             if any(part is each for each in loop.body) and _LOADER.search(ast.unparse(part.iter)):
                 yield from _never_back(scope, loop, part)

@@ -5,8 +5,14 @@ from __future__ import annotations
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.events.log import Log
 from snugfit.doctor.observe.events.run_events import ScoreSum
-from snugfit.doctor.observe.events.script_events import Forward, Loss
-from snugfit.doctor.observe.source.score_sums import FIRST_ALONE, MEANS_BY_ROWS, NEVER_BACK
+from snugfit.doctor.observe.events.script_events import Batch, EpochEnd, Forward, Loss
+from snugfit.doctor.observe.source.score_sums import (
+    FIRST_ALONE,
+    LAST_BY_ALL,
+    MEANS_BY_ROWS,
+    NEVER_BACK,
+    SUM_BESIDE_MEAN,
+)
 
 _WAYS = {
     NEVER_BACK: (
@@ -19,12 +25,28 @@ _WAYS = {
         "The loop over the batches returns with its first pass: `{name}` is the score of the first batch alone.",
         "return {name}   # behind the loop, not in it",
     ),
+    LAST_BY_ALL: (
+        "last_batch_score",
+        "`{name}` counts the hits of the last batch of the loop alone, and is divided by the number of all rows.",
+        "hits += (predicted == labels).sum().item()   # in the loop, which sets it to 0 before it begins",
+    ),
+    SUM_BESIDE_MEAN: (
+        "batch_mean_scores",
+        "`{name}` is the sum of the means of the batches, and is shown beside the mean of the training's loss: it is larger by the number of its batches.",
+        "{name} += loss.item() * len(inputs)   # and divided by len(loader.dataset)",
+    ),
     MEANS_BY_ROWS: (
         "batch_mean_scores",
         "`{name}` is a sum of means over the rows of each batch, and is divided by the number of rows: it comes out as many times too small as a batch has rows.",
         "{name} += loss.item() * len(inputs)",
     ),
 }
+
+
+_OF_BATCHES = (LAST_BY_ALL, SUM_BESIDE_MEAN)
+_OF_MEANS = (MEANS_BY_ROWS, SUM_BESIDE_MEAN)
+"""Sums that say something wrong where a mean of each batch is added."""
+"""Sums of a loop that say nothing wrong where that has one batch."""
 
 
 def wrong_score_sums(log: Log) -> list[Finding]:
@@ -35,7 +57,9 @@ def wrong_score_sums(log: Log) -> list[Finding]:
         file = event.at.rpartition(":")[0]
         ran = [each for each in (*losses, *log.of(Forward)) if _is_in(each.at, file, event)]
         means = [each.mean for each in losses if _is_in(each.at, file, event)]
-        if not ran or (event.way == MEANS_BY_ROWS and (not means or not all(each.mean for each in losses))):
+        if not ran or (event.way in _OF_MEANS and (not means or not all(each.mean for each in losses))):
+            continue
+        if event.way in _OF_BATCHES and not _has_batches(log, file, event):
             continue
         pitfall, what, fix = (text.format(name=event.name) for text in _WAYS[event.way])
         findings.append(
@@ -48,6 +72,19 @@ def _is_in(at: str, file: str, loop: ScoreSum) -> bool:
     """Return whether a line is one of a loop's."""
     path, _, number = at.rpartition(":")
     return path == file and number.isdigit() and loop.first <= int(number) <= loop.last
+
+
+def _has_batches(log: Log, file: str, loop: ScoreSum) -> bool:
+    """Return whether a pass of a loop took several batches of a loader."""
+    taken = 0
+    for event in log.events:
+        if isinstance(event, EpochEnd) and event.at == f"{file}:{loop.first}":
+            taken = 0
+        elif isinstance(event, Batch) and event.at == f"{file}:{loop.first}":
+            taken += 1
+            if taken > 1:
+                return True
+    return False
 
 
 DETECTORS = (wrong_score_sums,)

@@ -1,0 +1,108 @@
+"""Hits of the last batch of a loop that are divided by the number of all rows, as a script's source shows."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from snugfit.doctor.observe.source.script_syntax import names_in, names_set_by, own_nodes, reads
+
+_SIZES = (re.compile(r"len\(([\w.]+)\)"), re.compile(r"([\w.]+)\.(shape\[0\]|size\(0\))"))
+
+
+def hits_of_last_batch(scope: ast.AST, loop: ast.For) -> tuple[int, str] | None:
+    """Return the line behind a loop that counts the hits of its last batch, and the name or the text of that count, which is divided by the rows of all; None without."""
+    last = _left_by(loop)
+    hits: dict[str, int] = {}
+    for statement in _behind(scope, loop):
+        if not isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr | ast.Return):
+            set_inside = {name for each in ast.walk(statement) for name in _sets(each)}
+            last -= set_inside
+            hits = {name: line for name, line in hits.items() if name not in set_inside}
+            continue
+        for each in ast.walk(statement):
+            if not isinstance(each, ast.BinOp) or not isinstance(each.op, ast.Div):
+                continue
+            counted = _counts_hits(each.left, last)
+            name = next((known for known in hits if reads(each.left, known)), "")
+            if (counted or name) and _is_size_of_all(each.right, last, loop):
+                return hits.get(name, each.lineno), name or ast.unparse(each.left)
+        names = _sets(statement)
+        value = statement.value
+        counts = value is not None and (_counts_hits(value, last) or _hands_on(value, hits))
+        own = bool(value is not None and names_in(value) & last) and not isinstance(statement, ast.AugAssign)
+        for name in names:
+            hits.pop(name, None)
+        last = last | names if own else last - names
+        if counts and not isinstance(statement, ast.AugAssign):
+            hits |= dict.fromkeys(names, statement.lineno)
+    return None
+
+
+def _left_by(loop: ast.For) -> set[str]:
+    """Return the names that each pass of a loop sets anew, from its batch alone."""
+    names = names_in(loop.target)
+    counted = isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "enumerate"
+    if counted and isinstance(loop.target, ast.Tuple):
+        names -= names_in(loop.target.elts[0])
+    older: set[str] = set()
+    for each in ast.walk(loop):
+        if isinstance(each, ast.AugAssign):
+            older |= names_in(each.target)
+        elif isinstance(each, ast.Assign):
+            set_here = names_set_by(each)
+            if any(reads(each.value, name) for name in set_here - names):
+                older |= set_here  # of what it was before: it may hold all
+            elif names_in(each.value) & names and all(isinstance(e, ast.Name) for e in each.targets):
+                names |= set_here
+            else:
+                older |= set_here
+    return names - older
+
+
+def _behind(scope: ast.AST, loop: ast.For) -> Iterator[ast.stmt]:
+    """Yield the statements that follow a loop in its block."""
+    for each in (scope, *own_nodes(scope)):
+        for block in ("body", "orelse", "finalbody"):
+            statements = getattr(each, block, None)
+            if isinstance(statements, list) and loop in statements:
+                yield from statements[statements.index(loop) + 1 :]
+
+
+def _sets(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.AugAssign):
+        return names_in(node.target)
+    if isinstance(node, ast.For | ast.AsyncFor):
+        return names_in(node.target)
+    return names_set_by(node) if isinstance(node, ast.Assign) else set()
+
+
+def _counts_hits(value: ast.AST, last: set[str]) -> bool:
+    """Return whether an expression sums up where two things of the last batch are equal."""
+    for call in (each for each in ast.walk(value) if isinstance(each, ast.Call)):
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "sum":
+            continue
+        for each in ast.walk(call):
+            if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Eq):
+                sides = (each.left, each.comparators[0])
+                if all(names_in(side) & last for side in sides):
+                    return True
+    return False
+
+
+def _hands_on(value: ast.AST, hits: dict[str, int]) -> bool:
+    """Return whether an expression is a count of hits, or a number made of it by a call alone."""
+    if isinstance(value, ast.Call):
+        inner = value.func.value if isinstance(value.func, ast.Attribute) else None
+        return any(_hands_on(each, hits) for each in [*value.args, *([inner] if inner is not None else [])])
+    return isinstance(value, ast.Name) and value.id in hits
+
+
+def _is_size_of_all(node: ast.AST, last: set[str], loop: ast.For) -> bool:
+    """Return whether an expression is the number of rows of something that no pass of a loop sets, and not that of its batches."""
+    text = ast.unparse(node)
+    of = next((match.group(1) for each in _SIZES if (match := each.fullmatch(text))), "")
+    own = {name for each in ast.walk(loop) for name in _sets(each)} | names_in(loop.target)
+    whole = of and of.partition(".")[0] not in last | own
+    return bool(whole) and not re.search(rf"(^|\W){re.escape(of)}(\W|$)", ast.unparse(loop.iter))
