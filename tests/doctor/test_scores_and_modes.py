@@ -12,7 +12,7 @@ from snugfit.doctor.observe.events.log import Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.events.script_events import Backward, Event, Step
 from snugfit.doctor.observe.events.state_events import NarrowNorm
 from tests.doctor.test_shapes import told
-from tests.doctor.test_variants import BEGIN
+from tests.doctor.test_variants import BEGIN, looped
 
 MADE, OWN_STEP, WRONG_STEP = "gan.py:3", "gan.py:10", "gan.py:14"
 
@@ -262,3 +262,73 @@ def test_a_sum_of_means_is_not_shown_beside_the_mean_of_the_training(
     if summed == "'sum'":
         text = text.replace("lr=1e-3", "lr=1e-5")
     told(tmp_path, text, pitfall, monkeypatch)
+
+
+FEATURES = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(6, 8), {norm}, nn.ReLU()), nn.Linear(8, 2)
+    def forward(self, x):
+        return self.head(self.body(x))
+net, x = Net(), torch.randn(60, 6)
+y = (x[:, 0] > 0).long()
+def rows(size):
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), size)
+"""
+TRAINED = "optimizer = torch.optim.Adam(net.parameters(), 1e-3)\n" + looped(
+    "loss = F.cross_entropy(net(x), y)"
+)
+OF_A_PART = """
+with torch.no_grad():
+    for size in (10, 20):
+        print(np.concatenate([{call} for part, in rows(size)]).mean())  # cause
+"""
+OF_A_CLASS = """
+class Features:
+    def __init__(self, net): self.net = net
+    @torch.inference_mode()
+    def of(self, loader):
+        kept = []
+        for part, in loader:
+            kept.append(self.net(part).cpu().numpy())  # cause
+        return np.concatenate(kept)
+features = Features(net)
+print(features.of(rows(20)).mean() - features.of(rows(12)).mean())
+"""
+DRAWN = """
+with torch.no_grad():
+    pictures = [net.body(torch.randn(20, 6)).numpy() for _ in range(6)]
+"""
+AGAIN = """
+loader, draws = rows(20), []
+with torch.no_grad():
+    for draw in range(5):
+        draws.append([{call} for part, in loader])
+"""
+BATCH = "nn.BatchNorm1d(8)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("norm", "text", "pitfall"),
+    [
+        (BATCH, TRAINED + OF_A_PART.format(call="net.body(part).numpy()"), "train_mode"),
+        (BATCH, OF_A_PART.format(call="net(part).softmax(1).numpy()"), "train_mode"),
+        (BATCH, OF_A_CLASS, "train_mode"),
+        (BATCH, TRAINED + "net.eval()\n" + OF_A_PART.format(call="net.body(part).numpy()"), ""),
+        ("nn.LayerNorm(8)", OF_A_CLASS, ""),
+        ("nn.Dropout(0.2)", TRAINED + OF_A_PART.format(call="net.body(part).numpy()"), ""),
+        (BATCH, TRAINED + DRAWN, ""),
+        (
+            "nn.Dropout(0.2)",
+            "net.eval()\nfor each in net.modules():\n    each.train(isinstance(each, nn.Dropout))\n"
+            + AGAIN.format(call="net(part).numpy()"),
+            "",
+        ),
+    ],
+)
+def test_a_network_that_gives_features_is_in_evaluation_mode(
+    tmp_path: Path, norm: str, text: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, "import numpy as np\n" + FEATURES.format(norm=norm) + text, pitfall, monkeypatch)

@@ -18,6 +18,7 @@ from snugfit.doctor.observe.events.script_events import (
     Batch,
     Compared,
     Drop,
+    EpochEnd,
     Event,
     Forward,
     Hits,
@@ -217,6 +218,46 @@ def teaches_in_training_mode(log: Log) -> list[Finding]:
                     log.events[places[0]].at,
                     (f"modules that are in training mode: {', '.join(models[number].modal[:4])}",),
                     "teacher.eval()   # once it is trained, and not teacher.train() again",
+                )
+            ]
+    return []
+
+
+def gives_features_in_training_mode(log: Log) -> list[Finding]:
+    """Detect a network that gives features or scores, and is no model of an optimizer but a part of one or none, whose batch norm takes each batch's own statistics while its outputs are taken to NumPy.
+
+    Not passes that read a loader again and again, whose draws are looked at together, nor those of inputs that are drawn, as a generator's are.
+    """
+    models, moved = _models(log), trained_models(log) | {event.module for event in log.of(Average)}
+    passes: dict[int, list[Forward]] = {}
+    whole: dict[int, int] = {}  # how often each loader came to its end
+    loader = 0
+    for place, event in enumerate(log.events):
+        if isinstance(event, Step | Backward):
+            whole = {}
+        elif isinstance(event, Batch):
+            loader = event.loader
+        elif isinstance(event, EpochEnd):
+            whole[event.loader] = whole.get(event.loader, 0) + 1
+        elif isinstance(event, Forward) and event.module not in moved and models[event.module].norms:
+            switched_on = event.training and event.affected and not (event.grad or event.recalibrates)
+            taken = place + 1 < len(log.events) and isinstance(log.events[place + 1], TakenOut)
+            once = not whole.get(loader)
+            if switched_on and taken and once and _came_with_batch(log.events, place):
+                passes.setdefault(event.module, []).append(event)
+    for number, seen in passes.items():
+        if len(seen) >= LEAST_PASSES:
+            return [
+                Finding(
+                    "train_mode",
+                    Certainty.LIKELY,
+                    f"What a network gives is taken to NumPy in {len(seen)} passes, and that is in training mode: each row depends on the others of its batch.",
+                    seen[0].at,
+                    (
+                        f"batch norms that take each batch's own statistics: {', '.join(models[number].norms[:4])}",
+                        f"rows of a batch: {', '.join(map(str, dict.fromkeys(each.rows for each in seen)))}",
+                    ),
+                    "model.eval()   # before it gives features or scores",
                 )
             ]
     return []
@@ -466,6 +507,7 @@ DETECTORS = (
     evaluates_in_training_mode,
     drops_in_evaluation,
     teaches_in_training_mode,
+    gives_features_in_training_mode,
     batch_norm,
     shared_module,
     bf16_in_fp16,
