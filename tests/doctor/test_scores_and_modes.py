@@ -332,3 +332,66 @@ def test_a_network_that_gives_features_is_in_evaluation_mode(
     tmp_path: Path, norm: str, text: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told(tmp_path, "import numpy as np\n" + FEATURES.format(norm=norm) + text, pitfall, monkeypatch)
+
+
+SCORED = """
+net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+head = nn.Linear(2, 2)
+optimizer = torch.optim.Adam([*net.parameters(), *head.parameters()], lr=1e-3)
+x, held_out = torch.randn(40, 6), torch.randn(160, 6)
+y, wanted = (x[:, 0] > 0).long(), (held_out[:, 0] > 0).long()
+def score(rows): {score}
+for epoch in range(5):
+    net.train()
+    for _ in range(4):
+        loss = F.cross_entropy(head(net(x)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    net.eval()
+    {evaluation}
+"""
+SALIENCY = """rows = held_out.clone().requires_grad_()
+    net(rows)[:, 0].sum().backward()
+    print(rows.grad.abs().mean(), optimizer.zero_grad())"""
+ATTACK = """rows = held_out.clone().requires_grad_()
+    slope, = torch.autograd.grad(F.cross_entropy(net(rows), wanted), rows)
+    with torch.no_grad():
+        print((net(rows + 0.1 * slope.sign()).argmax(1) == wanted).float().mean())"""
+LATER = """kept = [net(part) for part in held_out.split(40)]
+    optimizer.zero_grad()
+    F.cross_entropy(torch.cat(kept), wanted).backward()
+    optimizer.step()"""
+FROZEN = """net.requires_grad_(False)
+    print(net(held_out).argmax(1).float().mean())
+    net.requires_grad_(True)"""
+TEACHER = """teacher = nn.Linear(6, 2).eval()
+    print(teacher(held_out).detach().mean())"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("score", "evaluation", "pitfall"),
+    [
+        ("return net(rows)  # cause", "print((score(held_out).argmax(1) == wanted).float().mean())", True),
+        (
+            "pass",
+            "losses = [F.cross_entropy(net(a), b).item() for a, b in zip(held_out.split(40), wanted.split(40))]  # cause",
+            True,
+        ),
+        ("return net(rows).detach().softmax(1).numpy()  # cause", "print(score(held_out).mean())", True),
+        ("return net(rows)", "with torch.no_grad():\n        print(score(held_out).mean())", False),
+        ("return net(rows)", "with torch.inference_mode():\n        print(score(held_out).mean())", False),
+        ("pass", SALIENCY, False),
+        ("pass", ATTACK, False),
+        ("pass", LATER, False),
+        ("pass", FROZEN, False),
+        ("pass", TEACHER, False),
+        ("return net(rows)", "print(score(held_out[:1]).argmax(1))", False),
+    ],
+)
+def test_an_evaluation_records_no_graph_that_nothing_is_differentiated_through(
+    tmp_path: Path, score: str, evaluation: str, *, pitfall: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SCORED.format(score=score, evaluation=evaluation)
+    told(tmp_path, text, "graph_in_evaluation" if pitfall else "", monkeypatch)

@@ -121,6 +121,7 @@ PITFALLS: dict[str, str] = {
     "unscaled_targets": "targets on another scale than the predictions",
     "target_gradients": "a target that is computed by the model that learns, with its gradient",
     "growing_graph": "graphs of earlier updates are held, and memory grows",
+    "graph_in_evaluation": "an evaluation records graphs that nothing is differentiated through",
     "partial_resume": "a checkpoint is resumed in part",
     "random_validation": "the validation is augmented at random",
     "other_statistics": "inputs are scaled for the training and not for the evaluation, or the other way round",

@@ -134,6 +134,7 @@ OBSERVED = (
     "ends_left_out",
     "wrong_sign",
     "read_two_ways",
+    "graph_in_evaluation",
 )
 """The pitfalls that show while a script runs."""
 

@@ -342,3 +342,15 @@ class ScoreSum(Event):
     first: int
     last: int
     way: str
+
+
+@dataclass(frozen=True)
+class GraphUnused(Event):
+    """A model in evaluation mode recorded a graph of a batch, and nothing was differentiated through it.
+
+    Args:
+        model: its number; `rows` those of the batch.
+    """
+
+    model: int
+    rows: int

@@ -6,12 +6,14 @@ from statistics import median
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.events.log import Log
-from snugfit.doctor.observe.events.log_views import Window, steps, windows
+from snugfit.doctor.observe.events.log_views import LEAST_PASSES, Window, steps, windows
+from snugfit.doctor.observe.events.run_events import GraphUnused
 from snugfit.doctor.observe.events.script_events import (
     Backward,
     Batch,
     Clip,
     EpochEnd,
+    Forward,
     Loss,
     ScalerStep,
     Step,
@@ -375,4 +377,39 @@ def _left_by_another(window: Window) -> tuple[Backward, Backward] | None:
     return (first, last) if between else None
 
 
-DETECTORS = (clip_after_step, zero_grad, foreign_gradients, accumulation, last_window)
+def graph_in_evaluation(log: Log) -> list[Finding]:
+    """Detect passes in evaluation mode whose graphs nothing is ever differentiated through, of a model that is trained in training mode.
+
+    Passes whose graphs may yet be used in the update that follows are left out, and those of fewer rows than a batch of the training
+    has cost little.
+    """
+    lines: dict[str, list[GraphUnused]] = {}
+    for event in log.of(GraphUnused):
+        if log.whole or event.update < log.updates:
+            lines.setdefault(event.at, []).append(event)
+    for at, seen in lines.items():
+        learned = [e.rows for e in log.of(Forward) if e.module == seen[0].model and e.grad and e.training]
+        if len(seen) < LEAST_PASSES or len(learned) < LEAST_PASSES:
+            continue
+        rows, batch = int(median(each.rows for each in seen)), int(median(learned))
+        return [
+            Finding(
+                "graph_in_evaluation",
+                Certainty.LIKELY if rows >= batch else Certainty.WORTH_A_LOOK,
+                f"{len(seen)} passes in evaluation mode record a graph that nothing is differentiated through: what each layer gave is held for it.",
+                at,
+                (f"{rows} rows each; a batch of the training has {batch}",),
+                "with torch.no_grad():   # or torch.inference_mode()\n    scores = model(rows)",
+            )
+        ]
+    return []
+
+
+DETECTORS = (
+    clip_after_step,
+    zero_grad,
+    foreign_gradients,
+    accumulation,
+    last_window,
+    graph_in_evaluation,
+)

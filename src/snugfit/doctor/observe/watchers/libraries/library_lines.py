@@ -7,6 +7,7 @@ import linecache
 import re
 from collections.abc import Iterable
 
+from snugfit.doctor.observe.events.log import Log
 from snugfit.doctor.observe.recording.own_source import own_files
 from snugfit.doctor.observe.recording.script_frames import shown
 from snugfit.doctor.observe.source.script_syntax import last_assignment, syntax_of
@@ -17,6 +18,13 @@ _RUNS = re.compile(r"\.(fit|train|evaluate|validate|test|predict|run)\(")
 def library_runs(lines: Iterable[str]) -> list[str]:
     """Return those of the lines, as file:line, that start a library's whole training or evaluation, or set it up."""
     return sorted(each for each in set(lines) if _RUNS.search(text := _text_of(each)) or _is_setting(text))
+
+
+def note_library_runs(log: Log) -> None:
+    """Note at which lines a library's trainer ran: optimizers and schedules are made in it, or by its settings."""
+    made = [each.at for each in log.optimizers] + [each.at for each in log.schedulers]
+    seen = [each.at for each in log.events] + [each.at for each in log.overlaps]
+    log.library_runs = library_runs([*made, *seen])
 
 
 def line_of_way() -> str:

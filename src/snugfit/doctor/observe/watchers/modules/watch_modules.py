@@ -32,10 +32,11 @@ from snugfit.doctor.observe.recording.own_source import (
 from snugfit.doctor.observe.recording.padding_tokens import has_axes_of
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import called_directly, name_in_script, where
-from snugfit.doctor.observe.watchers.libraries.library_lines import library_runs
+from snugfit.doctor.observe.watchers.libraries.library_lines import note_library_runs
 from snugfit.doctor.observe.watchers.libraries.tables import Tables
 from snugfit.doctor.observe.watchers.libraries.watch_tables import look_at_scale
 from snugfit.doctor.observe.watchers.modules.class_axes import ClassAxes
+from snugfit.doctor.observe.watchers.modules.evaluation_graphs import EvaluationGraphs
 from snugfit.doctor.observe.watchers.modules.stale_states import StaleStates
 from snugfit.doctor.observe.watchers.modules.watch_best import look_for_aliases
 from snugfit.doctor.observe.watchers.modules.watch_source import look_at_source
@@ -109,7 +110,7 @@ class ModuleWatch:
         self._looked: Counter[tuple[int, bool]] = Counter()
         self.own_states = OwnStates()
         self.loaded = LoadedWeights(recorder)
-        self.graphs = KeptGraphs(recorder)
+        self.graphs, self.evaluation_graphs = KeptGraphs(recorder), EvaluationGraphs(recorder)
         self.dependence = Dependence()
         self.ready = ReadyNorms(recorder)
         self.states = StaleStates(recorder)
@@ -301,6 +302,8 @@ class ModuleWatch:
         """Look at what a call gave."""
         if self._depth == 0:
             self.class_axes.note_output(root.id, output)
+            if self._with_graph and not module.training and self._facts[root.id].trained:
+                self.evaluation_graphs.note(root.id, tensors_in([output]), self.rows_in_batch)
         if self.recorder.detailed:
             self.graphs.note_output(root.id, output)
             for companion in self.companions:
@@ -574,15 +577,6 @@ class ModuleWatch:
             if module is not None and not seen.averaged_of and self._is_trained(module):
                 self.weights.stepped(module)
 
-    def _look_at_library_runs(self) -> None:
-        """Note at which lines a library's trainer ran."""
-        log = self.recorder.log
-        made = [each.at for each in log.optimizers] + [
-            each.at for each in log.schedulers
-        ]  # in a trainer, or by its settings
-        seen = [each.at for each in log.events] + [each.at for each in log.overlaps]
-        log.library_runs = library_runs([*made, *seen])
-
     def finish(self) -> None:
         """Put what was gathered into the log."""
         self.outsiders.finish()
@@ -592,7 +586,8 @@ class ModuleWatch:
         if self.recorder.blind:
             self.rows.forget_pending()
         self.recorder.log.overlaps = self.rows.overlaps()
-        self._look_at_library_runs()
+        note_library_runs(self.recorder.log)
+        self.evaluation_graphs.finish()
         self.recorder.log.first_rows = self.rows.first
         count = len(self.recorder.log.events)  # of a long run not all of them
         held_out = [] if self.recorder.log.profiled else self.rows.held_out()  # rows may be trained on unseen
