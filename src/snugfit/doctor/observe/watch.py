@@ -47,6 +47,7 @@ from snugfit.doctor.observe.watchers.scores.watch_draws import watch_draws
 from snugfit.doctor.observe.watchers.scores.watch_scores import watch_scores
 from snugfit.doctor.observe.watchers.tensors.watch_cuts import watch_cuts
 from snugfit.doctor.observe.watchers.tensors.watch_views import watch_views
+from snugfit.doctor.observe.watchers.terms.watch_alike import AlikeWatch
 from snugfit.doctor.observe.watchers.terms.watch_numbers import watch_numbers
 from snugfit.doctor.observe.watchers.terms.watch_signs import SignWatch
 from snugfit.doctor.observe.watchers.terms.watch_sums import watch_sums
@@ -60,7 +61,8 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     gradients = Gradients(recorder)
     modules = ModuleWatch(recorder)
     seeds = SeedWatch(recorder)
-    terms = TermWatch(recorder)
+    alike = AlikeWatch(recorder)
+    terms = TermWatch(recorder, alike)
     noise = NoiseDrawn(recorder)
     updates = UpdateWatch(recorder, gradients, modules, seeds, terms)
     recorder.on_wake = updates.woken
@@ -84,6 +86,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         InputWatch(recorder, rows_drawn=lambda: modules.rows_drawn),
         likenesses,
         DivergenceWatch(recorder),
+        alike,
         heads,
         AdapterWatch(recorder),
         SeriesWatch(recorder, hooked=lambda: modules.dependence.hooked),

@@ -469,6 +469,11 @@ KINDS: dict[str, Kind] = {
             ),
         )
     ),
+    "read_two_ways": Kind(
+        back=(_diverges,),
+        anywhere=(_diverges,),
+        here=(calls(frozenset(["exp", "exp_", "softplus", "sqrt"])),),
+    ),
     "scored_padding": Kind(
         back=(_of_padding, named(LABELS, _fills), named(LABELS, calls(frozenset(["clone", "copy"])))),
         here=(_calls_loss, calls(frozenset(["gather"]))),

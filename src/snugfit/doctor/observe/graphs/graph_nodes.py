@@ -185,7 +185,12 @@ def is_log_probability(node: Any) -> bool:
 
 def is_of_log_probabilities(values: Tensor) -> bool:
     """Return whether values are logarithms of probabilities, or ratios of them, through views, sums and signs."""
-    node, gathered = values.grad_fn, False
+    return is_from_log_probabilities(values.grad_fn)
+
+
+def is_from_log_probabilities(node: Any) -> bool:
+    """Return whether a node gave logarithms of probabilities, or ratios of them, through views, sums and signs."""
+    gathered = False
     for _ in range(_MOST_STEPS):
         if node is None or _LOG_PROBABILITY in (getattr(node, "metadata", None) or {}):
             break

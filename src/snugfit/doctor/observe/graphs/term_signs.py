@@ -127,7 +127,7 @@ def losses_below(terms: Sequence[Term]) -> bool | None:
 
 def overlap_over_sum(value: Tensor) -> GradientEdge | None:
     """Return the overlap of probabilities with a mask that a loss divides by a sum of them, as the Dice loss does; None without."""
-    for node in _nodes(value.grad_fn, MOST_EDGES):
+    for node in nodes_below(value.grad_fn, MOST_EDGES):
         parts = [each for each, _ in node.next_functions]
         if kind_of(node) == "Div" and len(parts) == 2 and None not in parts:
             masked, summed = (
@@ -144,16 +144,16 @@ def read_as_both(node: Any) -> Contradiction | None:
     The divergence has the logarithm `s` of the variance beside its exponential, or that of the deviation beside the exponential of twice it; what
     is drawn is noise times the deviation.
     """
-    nodes = list(_nodes(node, MOST_NODES))
-    users = _users_of(nodes)
+    nodes = list(nodes_below(node))
+    users = users_of(nodes)
     drawn: list[tuple[Any, Any, float]] = []
     diverging: list[tuple[Any, float]] = []
     for each in nodes:
         if kind_of(each) != "Exp":
             continue
-        base, factor = _base(each.next_functions[0][0])
+        base, factor = base_of(each.next_functions[0][0])
         for user in users.get(each, []):
-            if kind_of(user) == "Mul" and _is_noise(user):
+            if kind_of(user) == "Mul" and is_noise(user):
                 drawn.append((each, base, factor))
             elif kind_of(user).startswith(("Add", "Sub", "Rsub")) and _is_summed_with(user, base, users):
                 diverging.append((base, factor))
@@ -175,22 +175,22 @@ def squares_of_drawn(node: Any) -> list[GradientEdge]:
     A mean whose square makes nothing but a sum of numbers is meant: squares of what is drawn, or of errors, are none, nor is the spread of the
     means over the rows, which a loss may hold up.
     """
-    nodes = list(_nodes(node, MOST_NODES))
-    users = _users_of(nodes)
+    nodes = list(nodes_below(node))
+    users = users_of(nodes)
     means = set()
     for each in nodes:
         parts = [part for part, _ in each.next_functions]
         if not kind_of(each).startswith("Add") or len(parts) != 2 or None in parts:
             continue
         for noise, mean in (parts, parts[::-1]):
-            if kind_of(noise) == "Mul" and _is_noise(noise) and size_of_result(mean) == size_of_result(noise):
-                means.add(_base(mean)[0])
-    means -= {_base(each.next_functions[0][0])[0] for each in nodes if averages_rows(each)}
+            if kind_of(noise) == "Mul" and is_noise(noise) and size_of_result(mean) == size_of_result(noise):
+                means.add(base_of(mean)[0])
+    means -= {base_of(each.next_functions[0][0])[0] for each in nodes if averages_rows(each)}
     return [
         GradientEdge(each, 0)
         for each in nodes
-        if _squared(each) is not None
-        and _base(_squared(each))[0] in means
+        if squared_by(each) is not None
+        and base_of(squared_by(each))[0] in means
         and all(kind_of(user).startswith(_ADDED_UP) for user in _above(each, users))
     ]
 
@@ -206,7 +206,7 @@ def _above(node: Any, users: dict[Any, list[Any]]) -> set[Any]:
     return seen
 
 
-def _squared(node: Any) -> Any:
+def squared_by(node: Any) -> Any:
     """Return what a node is the square of, with a constant that is taken off it or not; None where it is no square."""
     parts = [part for part, _ in node.next_functions]
     if (kind_of(node) == "Pow" and exponent_of(node) == 2) or (
@@ -223,7 +223,7 @@ def _squared(node: Any) -> Any:
     return base
 
 
-def _users_of(nodes: Sequence[Any]) -> dict[Any, list[Any]]:
+def users_of(nodes: Sequence[Any]) -> dict[Any, list[Any]]:
     """Return for each node those that are computed of it."""
     users: dict[Any, list[Any]] = {}
     for each in nodes:
@@ -232,7 +232,7 @@ def _users_of(nodes: Sequence[Any]) -> dict[Any, list[Any]]:
     return users
 
 
-def _nodes(node: Any, most: int) -> list[Any]:
+def nodes_below(node: Any, most: int = MOST_NODES) -> list[Any]:
     """Return the nodes of a graph from its end, the nearest first."""
     order, todo, seen = list[Any](), [node], set[Any]()
     while todo and len(order) < most:
@@ -245,7 +245,7 @@ def _nodes(node: Any, most: int) -> list[Any]:
     return order
 
 
-def _base(node: Any) -> tuple[Any, float]:
+def base_of(node: Any) -> tuple[Any, float]:
     """Return what a value is a multiple of, through views, and the number by which it is."""
     factor = 1.0
     for _ in range(MOST_STEPS):
@@ -261,7 +261,7 @@ def _base(node: Any) -> tuple[Any, float]:
     return node, factor
 
 
-def _is_noise(product: Any) -> bool:
+def is_noise(product: Any) -> bool:
     """Return whether the other factor of a product is a constant of many numbers of both signs, as what is drawn is."""
     parts = [each for each, _ in product.next_functions]
     if len(parts) != 2 or None not in parts:
@@ -287,7 +287,7 @@ def _is_summed_with(node: Any, base: Any, users: dict[Any, list[Any]]) -> bool:
         each = todo.pop()
         if each is None or kind_of(each) == "Exp":
             continue
-        if _base(each)[0] is base:
+        if base_of(each)[0] is base:
             return True
         if kind_of(each).startswith(_SUMS):
             todo += [part for part, _ in each.next_functions]

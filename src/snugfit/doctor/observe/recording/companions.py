@@ -50,6 +50,9 @@ class Companion:
     def lost(self, loss: LossCall) -> None:
         """Look at the call of a loss function whose result has a graph."""
 
+    def constant(self, loss: LossCall) -> None:
+        """Look at the call of a loss function whose result has no graph, where one would be kept."""
+
     def differentiated(self, value: Tensor) -> None:
         """Look at a number that is about to be differentiated."""
 

@@ -46,6 +46,14 @@ def line_of_cut(file: str, line: int, name: str) -> int:
     return last.lineno if last is not None and cuts else 0
 
 
+@lru_cache(maxsize=256)
+def line_of_setting(file: str, line: int, name: str) -> int:
+    """Return the last line before this one, in its function, that sets a name; 0 without."""
+    scope, _ = around(syntax_of(file), line)
+    last = last_assignment(scope, name, line)
+    return last.lineno if last is not None else 0
+
+
 def _lost_in(tree: ast.AST) -> Iterator[LostTerm]:
     r"""Yield what is lost in each block.
 

@@ -205,9 +205,13 @@ def _tell(
     options: dict[str, Any],
 ) -> None:
     """Tell the companions of a loss that may be differentiated."""
-    if recorder.detailed and isinstance(result, Tensor) and result.requires_grad:
+    if recorder.detailed and isinstance(result, Tensor) and torch.is_grad_enabled():
+        call = LossCall(name, scores, target, result, options)
         for companion in modules.companions:
-            companion.lost(LossCall(name, scores, target, result, options))
+            if result.requires_grad:
+                companion.lost(call)
+            else:
+                companion.constant(call)
 
 
 def watch_other_losses(

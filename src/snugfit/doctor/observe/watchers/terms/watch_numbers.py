@@ -84,10 +84,10 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, terms: TermWatch, pa
         ("__mul__", "the product"),
         ("__truediv__", "the quotient"),
     ):
-        patches.wrap(Tensor, name, _operating(recorder, modules, called))
+        patches.wrap(Tensor, name, _operating(recorder, modules, terms, called))
     for name in ("sub", "subtract"):
         in_c = getattr(torch, name)
-        patches.wrap(torch, name, _operating(recorder, modules, DIFFERENCE))
+        patches.wrap(torch, name, _operating(recorder, modules, terms, DIFFERENCE))
         script_as(getattr(torch, name), in_c)
     for method in ("item", "tolist", "__float__", "__format__"):
         patches.wrap(Tensor, method, reading)
@@ -97,7 +97,9 @@ def watch_numbers(recorder: Recorder, modules: ModuleWatch, terms: TermWatch, pa
         patches.wrap(profiler, "__init__", switching(PROFILER))
 
 
-def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[[_Call], _Call]:
+def _operating(
+    recorder: Recorder, modules: ModuleWatch, terms: TermWatch, name: str
+) -> Callable[[_Call], _Call]:
     """Return what wraps an operator of two tensors."""
 
     def wrapped(original: _Call) -> _Call:
@@ -119,7 +121,7 @@ def _operating(recorder: Recorder, modules: ModuleWatch, name: str) -> Callable[
             result = original(*args, **kwargs)
             with recorder.guard():
                 if not (input.is_nested or other.is_nested):
-                    _look_at_result(recorder, modules, name, input, other, result)
+                    _look_at_result(recorder, modules, terms, name, input, other, result)
             return result
 
         return operator
@@ -156,7 +158,13 @@ def _look_at_operands(
 
 
 def _look_at_result(
-    recorder: Recorder, modules: ModuleWatch, name: str, one: Tensor, other: Tensor, result: Any
+    recorder: Recorder,
+    modules: ModuleWatch,
+    terms: TermWatch,
+    name: str,
+    one: Tensor,
+    other: Tensor,
+    result: Any,
 ) -> None:
     if name == "the quotient" and recorder.detailed and not other.is_complex():
         look_at_infinities(recorder, name, one, result)
@@ -166,18 +174,20 @@ def _look_at_result(
         if name == DIFFERENCE and not torch.is_grad_enabled() and not modules.inside:
             look_at_scored_shapes(recorder, name, one, other)
     elif name == DIFFERENCE:
-        _look_at_difference(recorder, modules, one, other, result)
+        _look_at_difference(recorder, modules, terms, one, other, result)
 
 
 def _look_at_difference(
-    recorder: Recorder, modules: ModuleWatch, one: Tensor, other: Tensor, result: Any
+    recorder: Recorder, modules: ModuleWatch, terms: TermWatch, one: Tensor, other: Tensor, result: Any
 ) -> None:
     """Look at a difference of as many numbers, outside of a model: an error that will be differentiated, or the score of an evaluation."""
     if modules.computing or not isinstance(result, Tensor):
         return
     if not torch.is_grad_enabled():
         note_score(recorder, modules, one, other)
-    elif recorder.detailed and result.requires_grad and recorder.active:
+    elif recorder.detailed and not result.requires_grad:
+        terms.alike.note(one, other)
+    elif recorder.detailed and recorder.active:
         events = recorder.log.events
         place = len(events)
         predicted, wanted = (one, other) if one.requires_grad else (other, one)

@@ -15,15 +15,18 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from snugfit.doctor.observe.events.run_events import Fault
 from snugfit.doctor.observe.graphs.dependence import is_noticed
 from snugfit.doctor.observe.graphs.loss_graph import Term, is_penalty, terms_of
+from snugfit.doctor.observe.graphs.policy_terms import is_of_policy, sampled_divergences
+from snugfit.doctor.observe.graphs.spread_forms import read_as_other
 from snugfit.doctor.observe.graphs.term_signs import (
     likelihoods_below,
     losses_below,
+    nodes_below,
     overlap_over_sum,
     read_as_both,
     squares_of_drawn,
 )
 from snugfit.doctor.observe.recording.attribute_patches import Patches
-from snugfit.doctor.observe.recording.companions import Companion, ModelCall, ModuleOutput
+from snugfit.doctor.observe.recording.companions import Companion, LossCall, ModelCall, ModuleOutput
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import innermost, line_in, where
 from snugfit.doctor.observe.source.overwritten_names import last_set
@@ -64,16 +67,19 @@ class SignWatch(Companion):
         self._pushes: list[_Push] = []
         self._of_judge: dict[tuple[int, int], _Push] = {}
         self._entropies: list[GradientEdge] = []
+        self._divergences: list[GradientEdge] = []
         self._policies = self._adversarial = False
         self._falling = self._added = 0
         self._rising = False
 
     def install(self, patches: Patches) -> None:
-        """See entropies of distributions, and whether logarithms of their probabilities are learned from."""
+        """See entropies and divergences of distributions, and whether logarithms of their probabilities are learned from."""
         for name in ("Categorical", "Bernoulli", "Normal", "Independent", "MultivariateNormal", "Beta"):
             kind = getattr(torch.distributions, name)
             patches.wrap(kind, "entropy", self._spreading)
             patches.wrap(kind, "log_prob", self._log_prob)
+        patches.wrap(torch.distributions.kl, "kl_divergence", self._diverging)
+        patches.wrap(torch.distributions, "kl_divergence", lambda _: torch.distributions.kl.kl_divergence)
 
     def _spreading(self, original: _Call) -> _Call:
         def entropy(distribution: Any) -> Any:
@@ -94,6 +100,30 @@ class SignWatch(Companion):
             return result
 
         return log_prob
+
+    def _diverging(self, original: _Call) -> _Call:
+        def kl_divergence(p: Any, q: Any) -> Any:
+            result = original(p, q)
+            looked = (
+                self._recorder.detailed and not torch.compiler.is_dynamo_compiling() and self._recorder.here
+            )
+            if (
+                looked
+                and isinstance(result, Tensor)
+                and result.requires_grad
+                and _learns(p) is not _learns(q)
+            ):
+                self._note_divergence(result)
+            return result
+
+        return kl_divergence
+
+    def _note_divergence(self, result: Tensor) -> None:
+        self._divergences = [*self._divergences[-3:], get_gradient_edge(result)]
+
+    def lost(self, loss: LossCall) -> None:
+        if loss.name == "kl_div" and not loss.target.requires_grad:
+            self._note_divergence(loss.result)
 
     def begins(self, call: ModelCall) -> None:
         plain = [each for each in call.inputs if each.layout is torch.strided]
@@ -131,7 +161,7 @@ class SignWatch(Companion):
         """Judge the pushes since the last step: a judge's by its own optimizer, a maker's by another one."""
         pushes, self._pushes = self._pushes, []
         own = {self._recorder.number(each) for group in optimizer.param_groups for each in group["params"]}
-        self._judged, self._entropies = [], []
+        self._judged, self._entropies, self._divergences = [], [], []
         if optimizer.defaults.get("maximize") and self._added >= LEAST_FALLS:
             known = self._recorder.optimizers.get(self._recorder.number(optimizer))
             what = "The optimizer climbs the losses of torch that it is given: each step makes them larger."
@@ -194,7 +224,7 @@ class SignWatch(Companion):
         if self._climbs() is False:
             self._look_at_falls(value, terms, at)
         self._look_at_losses(losses_below(terms), at)
-        both = read_as_both(value.grad_fn)
+        both = read_as_both(value.grad_fn) or read_as_other(value.grad_fn)
         if both is not None:
             self._recorder.add(
                 Fault(both.at or at, update, both.pitfall, both.what, both.fix, LEAST_SEEN, certain=True)
@@ -203,6 +233,7 @@ class SignWatch(Companion):
     def _look_at_falls(self, value: Tensor, terms: list[Term], at: str) -> None:
         """Note what falls with a loss and should rise, where no optimizer maximizes."""
         update = self._recorder.log.updates
+        self._look_at_divergences(value, at)
         edges = likelihoods_below(terms)
         if edges and all(_way(value, each) is False for each in edges):
             what = "The logarithms of the probabilities of what is right fall with the loss: it is lacking a minus."
@@ -223,6 +254,15 @@ class SignWatch(Companion):
             fix = "loss = loss + decay * sum(weight.square().sum() for weight in model.parameters())"
             self._recorder.add(Fault(at, update, "wrong_sign", what, fix, LEAST_SEEN, certain=True))
 
+    def _look_at_divergences(self, value: Tensor, at: str) -> None:
+        """Note that a policy's divergence from another one grows with the loss that it learns by."""
+        nodes, (known, self._divergences) = nodes_below(value.grad_fn), (self._divergences, [])
+        edges = [*sampled_divergences(nodes), *(each for each in known if each.node in nodes)]
+        if edges and is_of_policy(nodes) and all(_way(value, each) is True for each in edges):
+            what = "The divergence of the policy from the one that is to hold it is taken off the loss: each step makes it larger."
+            fix = "loss = policy_loss + coefficient * divergence.mean()"
+            self._recorder.add(Fault(at, self._recorder.log.updates, "wrong_sign", what, fix, LEAST_SEEN))
+
     def _look_at_losses(self, below: bool | None, at: str) -> None:
         """Note losses of torch all of which are taken off what is differentiated, where none is ever added: else a part of the model learns against another."""
         self._rising, self._added = self._rising or not below, self._added + (below is False)
@@ -237,6 +277,17 @@ class SignWatch(Companion):
             self._recorder.add(
                 Fault(at, update, "wrong_sign", what, "loss.backward()   # without the minus", certain=True)
             )
+
+
+def _learns(distribution: Any) -> bool:
+    """Return whether a distribution has parameters with a graph."""
+    held = vars(distribution).values()
+    return any(
+        each.requires_grad
+        if isinstance(each, Tensor)
+        else isinstance(each, torch.distributions.Distribution) and _learns(each)
+        for each in held
+    )
 
 
 def _way(value: Tensor, part: Tensor | GradientEdge) -> bool | None:

@@ -43,6 +43,7 @@ from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import is_own, line_in, own_frames, where
 from snugfit.doctor.observe.source.lost_terms import line_of_cut
 from snugfit.doctor.observe.watchers.tensors.watch_shapes import note_table
+from snugfit.doctor.observe.watchers.terms.watch_alike import AlikeWatch
 
 _Call = Callable[..., Any]
 _CONSTANT, _USED, _IN_GRAPH = "snugfit constant", "snugfit differentiated", "snugfit reached"
@@ -76,8 +77,8 @@ class _Addend(NamedTuple):
 class TermWatch:
     """A watcher of the graphs of losses in the first updates, where no hook of the script would see that they are read."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, alike: AlikeWatch) -> None:
+        self._recorder, self.alike = recorder, alike
         self._read: list[_Sum] = []
         self._addends: list[tuple[str, frozenset[int]]] = []
         self._unreached: list[_Addend] = []
@@ -150,7 +151,7 @@ class TermWatch:
                 and recorder.here
             ):
                 with recorder.guard():
-                    _look_at_sum(recorder, one, other, result, adds=adds)
+                    _look_at_sum(recorder, self.alike, one, other, result, adds=adds)
                     if adds and isinstance(other, Tensor):
                         note_table(recorder, one, other, result)
             return result
@@ -338,13 +339,14 @@ def _mark_reached(node: Any) -> None:
 
 
 def _look_at_sum(
-    recorder: Recorder, one: Tensor, other: Tensor | float, result: Tensor, *, adds: bool
+    recorder: Recorder, alike: AlikeWatch, one: Tensor, other: Tensor | float, result: Tensor, *, adds: bool
 ) -> None:
     """Remember with a sum what of it has no graph: a number, or rows, from which a difference takes nothing over."""
     if one.is_nested or (isinstance(other, Tensor) and other.is_nested):  # of no shape
         return
     if one.dim() == 0 and _is_number_without_graph(one, other) and recorder.active:
-        _mark_constant(result, other if one.requires_grad else one)
+        _mark_constant(result, constant := other if one.requires_grad else one)
+        alike.note_sum(result, constant)
     elif (
         adds
         and isinstance(other, Tensor)
