@@ -159,6 +159,7 @@ PITFALLS: dict[str, str] = {
     "wrong_sign": "something of the loss is learned the wrong way round",
     "read_two_ways": "one output of the model is read in two ways that contradict each other",
     "padding_side": "a text is generated behind its padding",
+    "no_activation": "two linear layers with nothing between them, which are one",
 }
 """What the doctor knows, by id."""
 

@@ -135,6 +135,7 @@ OBSERVED = (
     "wrong_sign",
     "read_two_ways",
     "graph_in_evaluation",
+    "no_activation",
 )
 """The pitfalls that show while a script runs."""
 

@@ -32,6 +32,7 @@ from snugfit.doctor.observe.watchers.losses.watch_losses import watch_losses, wa
 from snugfit.doctor.observe.watchers.losses.watch_paths import watch_paths
 from snugfit.doctor.observe.watchers.losses.watch_taught import TaughtWatch
 from snugfit.doctor.observe.watchers.modules.adapters import AdapterWatch
+from snugfit.doctor.observe.watchers.modules.linear_models import LinearWatch
 from snugfit.doctor.observe.watchers.modules.new_heads import HeadWatch
 from snugfit.doctor.observe.watchers.modules.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watchers.modules.watch_files import watch_files
@@ -72,6 +73,8 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     likenesses.install(patches)
     heads = HeadWatch(recorder)
     heads.install(patches)
+    linear = LinearWatch(recorder)
+    linear.install(patches)
     modules.companions = [
         RowWatch(
             recorder,
@@ -88,6 +91,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         DivergenceWatch(recorder),
         alike,
         heads,
+        linear,
         AdapterWatch(recorder),
         SeriesWatch(recorder, hooked=lambda: modules.dependence.hooked),
     ]

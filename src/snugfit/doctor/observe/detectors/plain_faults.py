@@ -9,7 +9,9 @@ from snugfit.doctor.observe.events.log import Log
 from snugfit.doctor.observe.events.run_events import CopyUnmoved, Fault, OtherOrder, RateUnused, Rounded
 from snugfit.doctor.observe.events.script_events import Forward, Step, WrongAxis
 from snugfit.doctor.observe.events.state_events import Restore
+from snugfit.doctor.observe.events.term_events import LinearModel
 
+LEAST_SEEN = 3
 LEAST_LOOKS, FEW, RISES = 4, 0.2, 1.5
 """Updates, the share of the weights that they change, and how many times as high as in them the rate may become."""
 LEAST_UPDATES, LEAST_CALLS = 100, 50
@@ -98,4 +100,22 @@ def unmoved_copy(log: Log) -> list[Finding]:
     return []
 
 
-DETECTORS = (plain_faults, rounded_away, unused_rate, unmoved_copy)
+def linear_model(log: Log) -> list[Finding]:
+    """Detect a model whose hidden layer has no activation: it gives what one layer would."""
+    seen = list(log.of(LinearModel))
+    if len(seen) < LEAST_SEEN:
+        return []
+    inputs, middle, outputs = seen[0].sizes
+    return [
+        Finding(
+            "no_activation",
+            Certainty.WORTH_A_LOOK,
+            f"Nothing stands between layers from {inputs} to {middle} and from {middle} to {outputs}: together they are one linear layer, and so is the whole model.",
+            seen[0].at,
+            (f"in each of {len(seen)} passes, as of {seen[0].computed_at}",),
+            f"nn.Linear({inputs}, {middle}),\nnn.ReLU(),\nnn.Linear({middle}, {outputs}),",
+        )
+    ]
+
+
+DETECTORS = (plain_faults, rounded_away, unused_rate, unmoved_copy, linear_model)

@@ -24,6 +24,19 @@ class ConstantTerm(Event):
 
 
 @dataclass(frozen=True)
+class LinearModel(Event):
+    """A model gave linear functions of its inputs alone, by way of a layer that was made at this line and one before it.
+
+    Args:
+        sizes: of what the first layer gets, of what is between both, and of what the second gives.
+        computed_at: where the model was called.
+    """
+
+    sizes: list[int]
+    computed_at: str
+
+
+@dataclass(frozen=True)
 class TermLeftOut(Event):
     """A sum was read of which one term was differentiated, and another one with a graph never.
 
