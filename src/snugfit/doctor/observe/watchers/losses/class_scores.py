@@ -39,7 +39,18 @@ def look_at_multi_hot(recorder: Recorder, name: str, scores: Tensor, target: Ten
         return
     wanted = target.detach()
     counts = wanted.sum(1)
-    if wanted.numel() and bool(((wanted == 0) | (wanted == 1)).all()) and float(counts.max()) > 1:
+    if not wanted.numel() or not bool(((wanted == 0) | (wanted == 1)).all()) or float(counts.max()) <= 1:
+        return
+    if float(counts.sum()) == len(wanted):
+        if any(isinstance(each, WrongAxis) for each in recorder.log.events):  # which says it where it is done
+            return
+        what = (
+            f"cross_entropy gets targets of 0 and 1 with one 1 for each of {len(wanted)} rows, but {int((counts == 0).sum())} of these have none and others up to "
+            f"{int(counts.max())}: the labels of some rows lie in others."
+        )
+        fix = "targets = torch.stack(labels, dim=1)   # or labels.T, not labels.reshape(rows, classes)"
+        recorder.add(Fault(where(), recorder.log.updates, "mismatched_rows", what, fix, 3))
+    else:
         what = (
             f"cross_entropy gets targets of 0 and 1, of which a row has {float(counts.mean()):.1f} on average and {int(counts.max())} at most: "
             "its classes exclude each other, and those of these rows do not."

@@ -17,6 +17,7 @@ from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import where
 
 _Call = Callable[..., Any]
+MOST_LABELS = 1_000_000
 
 
 def watch_views(recorder: Recorder, patches: Patches) -> None:
@@ -48,6 +49,10 @@ def _look_at(recorder: Recorder, name: str, before: Tensor, after: Any) -> None:
             if moves_channels(before.shape, after.shape):
                 what = f"pictures of {list(before.shape)} become {list(after.shape)}, and their values stay as they lie in memory"
                 fix = "pictures = pictures.permute(0, 3, 1, 2)   # moves the channels"
+                recorder.add(WrongAxis(where(), recorder.log.updates, name, what, fix))
+            elif mixes_labels(before, after):
+                what = f"a table of {list(before.shape)} with one 1 in each column becomes {list(after.shape)}, and the rows have several or none: its values stay as they lie in memory"
+                fix = "targets = torch.stack(labels, dim=1)   # or targets.T; a data set that gives a tensor, not a list, needs neither"
                 recorder.add(WrongAxis(where(), recorder.log.updates, name, what, fix))
         elif is_exchange(before.shape, after.shape) or is_exchange(after.shape, before.shape):
             what = f"{list(before.shape)} becomes {list(after.shape)}, which has the sizes of exchanged axes, and the values as they lie in memory"
@@ -88,6 +93,21 @@ def moves_channels(before: Sequence[int], after: Sequence[int]) -> bool:
     to_first, to_last = new == [old[2], *old[:2]], new == [*old[1:], old[0]]
     channels = old[2] if to_first else old[0]
     return (to_first or to_last) and 1 < channels <= 4 < min(size for size in old if size != channels)
+
+
+def mixes_labels(before: Tensor, after: Tensor) -> bool:
+    """Return whether a table that has the label of each row in a column is viewed as one of the exchanged size, in which rows have several labels or none.
+
+    >>> columns = torch.eye(3).repeat(1, 2)
+    >>> mixes_labels(columns, columns.reshape(6, 3)), mixes_labels(columns, columns.T), mixes_labels(columns.T, columns.T.reshape(3, 6))
+    (True, False, False)
+    """
+    sizes = tuple(before.shape)
+    if len(sizes) != 2 or tuple(after.shape) != sizes[::-1] or sizes[0] == sizes[1] or before.is_complex():
+        return False
+    if not 0 < before.numel() <= MOST_LABELS or not bool(((before == 0) | (before == 1)).all()):
+        return False
+    return bool((before.sum(0) == 1).all()) and not bool((after.sum(1) == 1).all())
 
 
 def _ends(sizes: Sequence[int]) -> set[int]:
