@@ -45,6 +45,7 @@ from snugfit.doctor.observe.watchers.optimizers.watch_ranks import watch_ranks
 from snugfit.doctor.observe.watchers.optimizers.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watchers.optimizers.watch_seeds import SeedWatch
 from snugfit.doctor.observe.watchers.scores.watch_draws import watch_draws
+from snugfit.doctor.observe.watchers.scores.watch_masks import MaskWatch
 from snugfit.doctor.observe.watchers.scores.watch_scores import watch_scores
 from snugfit.doctor.observe.watchers.tensors.watch_cuts import watch_cuts
 from snugfit.doctor.observe.watchers.tensors.watch_views import watch_views
@@ -92,6 +93,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         alike,
         heads,
         linear,
+        MaskWatch(recorder),
         AdapterWatch(recorder),
         SeriesWatch(recorder, hooked=lambda: modules.dependence.hooked),
     ]

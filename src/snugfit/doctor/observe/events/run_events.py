@@ -354,3 +354,18 @@ class GraphUnused(Event):
 
     model: int
     rows: int
+
+
+@dataclass(frozen=True)
+class OneClassPredicted(Event):
+    """A model gave, without a graph, the classes of all places of pictures whose masks a loader had drawn; the line is that of the last loss.
+
+    Args:
+        predicted: the class that it gave for each place; -1 where it gave several.
+        alike: how many places have the first class that was given, of `whole`.
+    """
+
+    model: int
+    predicted: int
+    alike: int
+    whole: int

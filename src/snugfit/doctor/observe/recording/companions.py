@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -43,6 +44,12 @@ class Companion:
 
     def ended(self, given: ModuleOutput) -> None:
         """Look at what a model, or a part of one, gave."""
+
+    def drew(self, parts: Sequence[Tensor]) -> None:
+        """Look at the tensors of a batch that a loader hands out, at any time."""
+
+    def evaluated(self, model: int, output: Any) -> None:
+        """Look at what a model gave without a graph, at any time."""
 
     def scored(self, scores: Tensor, target: Tensor) -> None:
         """Look at scores that have a graph, and at their targets, which have none."""

@@ -8,8 +8,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from snugfit.doctor.observe.recording.script_frames import is_own, shown
+from snugfit.doctor.observe.recording.script_frames import innermost, is_own, line_in, shown
 from snugfit.doctor.observe.source.apart_samples import sampled_apart
+from snugfit.doctor.observe.source.overwritten_names import last_set
 from snugfit.doctor.observe.source.row_orders import shuffled_apart
 from snugfit.doctor.observe.source.script_syntax import syntax_of
 
@@ -181,3 +182,10 @@ def first_line(matches: Callable[[Sequence[str], int], bool]) -> str:
             if matches(lines, number):
                 return f"{shown(file)}:{number + 1}"
     return ""
+
+
+def line_of_loss() -> str:
+    """Return the line that last set the name of what the script differentiates here; "" where its source does not show it."""
+    frame = innermost()
+    line = 0 if frame is None else last_set(frame.f_code.co_filename, frame.f_lineno)
+    return "" if frame is None or not line else line_in(frame, line)

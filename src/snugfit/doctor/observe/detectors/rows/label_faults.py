@@ -7,8 +7,8 @@ from collections import Counter
 
 from snugfit.doctor.findings import LEAST_ENDS, Certainty, Finding
 from snugfit.doctor.observe.events.log import Log
-from snugfit.doctor.observe.events.log_views import training_loaders
-from snugfit.doctor.observe.events.run_events import EndSeen
+from snugfit.doctor.observe.events.log_views import trained_models, training_loaders
+from snugfit.doctor.observe.events.run_events import EndSeen, OneClassPredicted
 from snugfit.doctor.observe.events.script_events import Forward, Loss, OutsideDomain, ScoresAsLogits
 from snugfit.doctor.observe.events.text_events import HeadTokens, Labels, MaskedTokens, Tokenized
 
@@ -22,6 +22,7 @@ FEW_PADDING = 0.05
 LEAST_SORTED, LEAST_OF_TWO = 6, 3
 NOTABLE_RATIO = 10
 LEAST_CLASSES, LEAST_OF_CLASS = 3, 20
+LEAST_TAUGHT, AT_THE_END, MOST_PLACES = 50, 0.8, 0.9
 
 
 def softmax_twice(log: Log) -> list[Finding]:
@@ -216,6 +217,32 @@ def imbalance(log: Log) -> list[Finding]:
             "F.cross_entropy(logits, labels, weight=class_weights), or a WeightedRandomSampler; score with a balanced metric",
         )
     ]
+
+
+def one_class_everywhere(log: Log) -> list[Finding]:
+    """Detect that a model of pictures ends with one class for all places, nearly all of which have it, and was taught so without weights."""
+    seen = list(log.of(OneClassPredicted))
+    if not log.complete or log.updates < LEAST_TAUGHT or any(loss.weighted for loss in log.of(Loss)):
+        return []
+    for model in trained_models(log):
+        last = max((each.update for each in seen if each.model == model), default=0)
+        events = [each for each in seen if each.model == model and each.update == last]
+        alike, whole = (sum(getattr(each, name) for each in events) for name in ("alike", "whole"))
+        classes = {each.predicted for each in events}
+        if last < AT_THE_END * log.updates or len(classes) != 1 or -1 in classes:
+            continue
+        if MOST_PLACES * whole <= alike < whole:
+            return [
+                Finding(
+                    "imbalance",
+                    Certainty.LIKELY,
+                    f"At the end all places of the pictures are given class {classes.pop()}, which {alike / whole:.1%} of them have: the loss is low where no other is ever found.",
+                    events[0].at,
+                    (f"{whole:,} places after {last} updates, {whole - alike:,} of them of other classes",),
+                    "F.cross_entropy(scores, masks, weight=class_weights)   # or pos_weight; a Dice loss beside it, not alone",
+                )
+            ]
+    return []
 
 
 def sorted_classes(log: Log) -> list[Finding]:
@@ -482,6 +509,7 @@ DETECTORS = (
     unused_class,
     outside_domain,
     imbalance,
+    one_class_everywhere,
     shifted_labels,
     special_tokens,
     truncation,

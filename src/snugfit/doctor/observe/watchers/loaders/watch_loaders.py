@@ -222,6 +222,8 @@ class _Notes:
         self._batches += 1
         self._modules.states.batch = self._batches if seen.sampler == "RandomSampler" else 0
         parts = tensors_in(list(batch.values()) if isinstance(batch, Mapping) else [batch])
+        for companion in self._modules.companions:
+            companion.drew(parts)
         self._modules.drawn = (
             [each for each in parts if each.layout is torch.strided] if self._recorder.detailed else []
         )

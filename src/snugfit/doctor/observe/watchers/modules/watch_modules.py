@@ -304,6 +304,8 @@ class ModuleWatch:
             self.class_axes.note_output(root.id, output)
             if self._with_graph and not module.training and self._facts[root.id].trained:
                 self.evaluation_graphs.note(root.id, tensors_in([output]), self.rows_in_batch)
+            for companion in [] if self._with_graph else self.companions:
+                companion.evaluated(root.id, output)
         if self.recorder.detailed:
             self.graphs.note_output(root.id, output)
             for companion in self.companions:
@@ -366,11 +368,10 @@ class ModuleWatch:
         elif not grad and self.recorder.log.updates:
             self.ready.of_copy(module)
         if grad and trained and self.recorder.detailed:
+            note_infinite(self.recorder, inputs)
             for companion in self.companions:
                 companion.begins(ModelCall(module, inputs))
         scale, low, high = self._scale(seen.id, batch, grad=grad)
-        if grad and trained and self.recorder.detailed:
-            note_infinite(self.recorder, inputs)
         if trained and scale and batch is not None:
             look_at_scale(self.recorder, batch, grad=grad)
         if batch is not None and not recalibrates and (seen.averaged_of or trained):

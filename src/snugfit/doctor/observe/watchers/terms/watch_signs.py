@@ -27,9 +27,9 @@ from snugfit.doctor.observe.graphs.term_signs import (
 )
 from snugfit.doctor.observe.recording.attribute_patches import Patches
 from snugfit.doctor.observe.recording.companions import Companion, LossCall, ModelCall, ModuleOutput
+from snugfit.doctor.observe.recording.own_source import line_of_loss
 from snugfit.doctor.observe.recording.recorder import Recorder
-from snugfit.doctor.observe.recording.script_frames import innermost, line_in, where
-from snugfit.doctor.observe.source.overwritten_names import last_set
+from snugfit.doctor.observe.recording.script_frames import innermost, where
 
 _Call = Callable[..., Any]
 MOST_MADE, MOST_GIVEN, LEAST_SEEN, LEAST_FALLS = 8, 16, 2, 4
@@ -149,7 +149,7 @@ class SignWatch(Companion):
         judged = self._judged
         if is_noticed(hooked=self._hooked()) or value.numel() != 1 or not value.requires_grad:
             return
-        at = _line_of_loss() or where()
+        at = line_of_loss() or where()
         for each in judged if self._adversarial else []:
             way = _way(value, each.scores)
             if way is not None:
@@ -208,7 +208,7 @@ class SignWatch(Companion):
                 if climbs:
                     what = "The entropy of the policy is taken off what the optimizer maximizes: the policy learns to explore less."
                     fix = "objective = policy_gain - 0.5 * value_loss + 0.01 * entropy.mean()"
-                at, update = _line_of_loss() or where(), self._recorder.log.updates
+                at, update = line_of_loss() or where(), self._recorder.log.updates
                 self._recorder.add(Fault(at, update, "wrong_sign", what, fix, LEAST_SEEN))
                 return
 
@@ -220,7 +220,7 @@ class SignWatch(Companion):
     def _look_at_terms(self, value: Tensor) -> None:
         """Note likelihoods of labels, overlaps and sizes of weights that a loss pushes the wrong way, and what it reads in two ways."""
         terms, update = terms_of(value.grad_fn), self._recorder.log.updates
-        at = _line_of_loss() or where()
+        at = line_of_loss() or where()
         if self._climbs() is False:
             self._look_at_falls(value, terms, at)
         self._look_at_losses(losses_below(terms), at)
@@ -306,10 +306,3 @@ def _direction(gradient: Tensor | None) -> bool | None:
     if not signs.numel() or abs(float(signs.mean())) < 2 * NEARLY_ALL - 1:
         return None
     return float(signs.mean()) < 0
-
-
-def _line_of_loss() -> str:
-    """Return the line that last set the name of what the script differentiates here; "" where its source does not show it."""
-    frame = innermost()
-    line = 0 if frame is None else last_set(frame.f_code.co_filename, frame.f_lineno)
-    return "" if frame is None or not line else line_in(frame, line)
