@@ -119,12 +119,7 @@ def test_messages_pass_over_the_edges_of_the_training(
     told(tmp_path, GRAPH.format(graph=graph, last=last), pitfall)
 
 
-THREE = (
-    LEARNS
-    + """
-x, y = torch.randn(240, 6), torch.randn(240)
-train, valid, test = (x[:160], y[:160]), (x[160:200], y[160:200]), (x[200:], y[200:])
-val_set, test_set = valid, test
+STOPPER = """
 class Stopper:
     def __init__(self, patience): self.patience, self.least, self.bad = patience, 1e9, 0
     def step(self, score):
@@ -132,7 +127,17 @@ class Stopper:
         self.least = min(self.least, score)
         return self.bad >= self.patience
 stopper = Stopper(50)
-best, best_test, kept = 1e9, 1e9, None
+"""
+
+THREE = (
+    LEARNS
+    + """
+x, y = torch.randn(240, 6), torch.randn(240)
+train, valid, test = (x[:160], y[:160]), (x[160:200], y[160:200]), (x[200:], y[200:])
+val_set, test_set = valid, test
+"""
+    + STOPPER
+    + """best, best_test, kept = 1e9, 1e9, None
 """
 )
 PLATEAU = "plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=50)\n"
@@ -158,6 +163,78 @@ def test_the_test_chooses_nothing_where_a_validation_is_scored(
 ) -> None:
     text = THREE + (PLATEAU if "plateau" in epoch else "")
     told(tmp_path, text + "for epoch in range(12):\n    learn(*train)\n    " + epoch + "\n", pitfall)
+
+
+THREE_LOADERS = (
+    LEARNS
+    + """
+def rows(n):
+    x = torch.randn(n, 6)
+    return TensorDataset(x, x.sum(1))
+def over(loader, model=None):
+    total = 0.0
+    with torch.no_grad():
+        for x, y in loader:
+            total += F.mse_loss((model or net)(x).squeeze(1), y).item() * len(y)
+    return total / len(loader.dataset)
+train_set, held, test_set = rows(96), rows(40), rows(48)
+train_loader = DataLoader(train_set, 32, shuffle=True)
+{loaders}
+best, best_state = 1e9, None
+for epoch in range(6):
+    for batch in train_loader:
+        learn(*batch)
+    {epoch}
+{end}
+"""
+)
+DEV = "dev_loader, test_loader = DataLoader(held, 40), DataLoader(test_set, 48)"
+VAL = "val_loader = DataLoader(held, 40)\ntest_loader = DataLoader(test_set, 48)"
+ONE = "val_loader = DataLoader(test_set, 48){}\ntest_loader = DataLoader(test_set, 48)"
+KEEPS = "\n    if {0} < best:{1}\n        best, best_state = {0}, copy.deepcopy(net.state_dict())"
+END = "net.load_state_dict(best_state)\nprint('test', over(test_loader))"
+
+
+@pytest.mark.parametrize(
+    ("loaders", "epoch", "end", "pitfall"),
+    [
+        # what was set aside to choose by is never read
+        (DEV, "score_now = over(test_loader)" + KEEPS.format("score_now", "  # cause"), END, "leakage"),
+        (VAL, "t = over(loader=test_loader)\n    if stopper.step(t):  # cause\n        break", "print(over(test_loader))", "leakage"),
+        (VAL, "if over(test_loader) < 0.9 * best:  # cause\n        net.train()", "final = over(test_loader)", "leakage"),
+        # the training is called a validation
+        (VAL, "val_loss = over(train_loader)  # cause" + KEEPS.format("val_loss", ""), END, "leakage"),
+        (VAL, "valid_mse = over(model=net, loader=train_loader)  # cause\n    if stopper.step(valid_mse):\n        break", "print(over(test_loader))", "leakage"),
+        # the same rows under two names
+        (ONE.format("  # cause"), "loss = over(val_loader)" + KEEPS.format("loss", ""), END, "leakage"),
+        ("loaders = {\n    'valid': DataLoader(rows_of(test_set), 12),  # cause\n    'test': DataLoader(test_set, 48),\n}", "v = over(loaders['valid'])" + KEEPS.format("v", ""), "print(over(loaders['test']))", "leakage"),
+        ("held_out = test_set\nvalid_iter, test_iter = DataLoader(held_out, 40), DataLoader(test_set, 24)  # cause", "v = over(valid_iter)\n    plateau.step(v)", "best_net = copy.deepcopy(net)\nprint(over(test_iter, best_net))", "leakage"),
+        (VAL, "val_loss = over(val_loader)" + KEEPS.format("val_loss", ""), END, ""),
+        # a validation is scored once more and called so
+        (VAL, "val_loss = over(val_loader)" + KEEPS.format("val_loss", ""), "net.load_state_dict(best_state)\nprint('valid', over(val_loader))", ""),
+        ("val_loader = DataLoader(held, 40)\nvalid_again = DataLoader(held, 20)", "val_loss = over(val_loader)" + KEEPS.format("val_loss", ""), "print(over(valid_again))", ""),
+        # the test is told in each epoch, and chooses nothing
+        (VAL, "print(over(test_loader))", "print(over(test_loader))", ""),
+        (ONE.format(""), "print(over(val_loader))", "print(over(test_loader))", ""),
+        (VAL, "test_loss = over(test_loader)\n    if test_loss < 0.5:\n        print('good')", "print(over(test_loader))", ""),
+        # the score of the training is told, or is called what it is
+        (VAL, "train_loss, val_loss = over(train_loader), over(val_loader)" + KEEPS.format("val_loss", ""), "print(over(train_loader), over(test_loader))", ""),
+        (VAL, "fit = over(train_loader)" + KEEPS.format("fit", ""), END, ""),
+        # a part of its own of the same data set
+        ("from torch.utils.data import Subset\nval_loader = DataLoader(Subset(test_set, range(24)), 24)\ntest_loader = DataLoader(Subset(test_set, range(24, 48)), 24)", "v = over(val_loader)" + KEEPS.format("v", ""), END, ""),
+    ],
+)  # fmt: skip
+def test_rows_that_choose_are_neither_those_of_the_training_nor_those_of_the_test(
+    tmp_path: Path, loaders: str, epoch: str, end: str, pitfall: str
+) -> None:
+    before = STOPPER + (
+        "def rows_of(data): return TensorDataset(*(part.clone() for part in data.tensors))\n"
+        if "rows_of" in loaders
+        else ""
+    )
+    before += PLATEAU if "plateau" in epoch else ""
+    text = THREE_LOADERS.format(loaders=before + loaders, epoch=epoch, end=end)
+    told(tmp_path, text, pitfall)
 
 
 EPISODES = """

@@ -234,6 +234,7 @@ class Log:
         library_runs: lines of the script that start a library's whole training, or set it up: what is seen meanwhile is said to be there.
         sources: the script's own files, by the names under which they are shown.
         callers: the lines that were seen to call a function of the script's, by its first line.
+        alike: pairs of loaders, by their numbers, that hand out the same rows, on which nothing trains.
         held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
@@ -251,6 +252,7 @@ class Log:
     loaders: list[LoaderSeen] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
     first_rows: list[int] = field(default_factory=list)
+    alike: list[list[int]] = field(default_factory=list)
     held_out: list[int] = field(default_factory=list)
     train_calls: list[int] = field(default_factory=list)
     switched_off: list[SwitchedOff] = field(default_factory=list)

@@ -6,9 +6,11 @@ import statistics
 from collections.abc import Sequence
 
 from snugfit.doctor.findings import LARGE_LEAK, Certainty, Finding
-from snugfit.doctor.observe.events.log import Log, Overlap
+from snugfit.doctor.observe.events.log import LoaderSeen, Log, Overlap
 from snugfit.doctor.observe.events.log_views import is_scored, trained_models, training_loaders
 from snugfit.doctor.observe.events.script_events import Batch, EpochEnd, Forward, RankWeights
+from snugfit.doctor.observe.source.selection_by_test import chooses_by_score, set_called
+from snugfit.doctor.observe.source.trails import place_of
 
 LEAK = 0.01
 LEAST_SHARED = 3
@@ -89,6 +91,39 @@ def unread_loader(log: Log) -> list[Finding]:
                     event.at,
                     (f"the loader that is never read: {others[0].at}",),
                     "score = evaluate(valid_loader)",
+                )
+            ]
+    return []
+
+
+def chosen_by_test_rows(log: Log) -> list[Finding]:
+    """Detect two loaders of the same rows, one called a validation that is read again and again as a best is kept, the other called a test."""
+    made: dict[str, list[LoaderSeen]] = {}
+    for each in log.loaders:
+        made.setdefault(each.at, []).append(each)
+    called: dict[int, str] = {}
+    for at, loaders in made.items():
+        place = place_of(at, log.sources)
+        for number, each in enumerate(loaders) if place else ():
+            called[each.id] = set_called(*place, number) if place else ""
+    rounds: dict[int, set[int]] = {}
+    for event in log.of(Batch):
+        rounds.setdefault(event.loader, set()).add(event.update)
+    known = {each.id: each for each in log.loaders}
+    for pair in log.alike:
+        sides = {called.get(each, ""): known[each] for each in pair if each in known}
+        choosing, tested = sides.get("validation"), sides.get("test")
+        if choosing is None or tested is None or len(rounds.get(choosing.id, ())) < 2:
+            continue
+        if any(map(chooses_by_score, log.sources.values())):
+            return [
+                Finding(
+                    "leakage",
+                    Certainty.LIKELY,
+                    "The rows that are told of as the test are those of the validation, by which the best is chosen: the score says how well the choice suits them.",
+                    choosing.at,
+                    (f"the loader of the test, which hands out the same rows: {tested.at}",),
+                    "valid, test = torch.utils.data.random_split(held_out, [0.5, 0.5], generator=torch.Generator().manual_seed(0))",
                 )
             ]
     return []
@@ -273,4 +308,4 @@ def starving(log: Log) -> list[Finding]:
     return findings
 
 
-DETECTORS = (leakage, unread_loader, not_distributed, starving)
+DETECTORS = (leakage, unread_loader, chosen_by_test_rows, not_distributed, starving)

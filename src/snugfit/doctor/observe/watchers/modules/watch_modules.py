@@ -377,6 +377,8 @@ class ModuleWatch:
         if batch is not None and not recalibrates and (seen.averaged_of or trained):
             place = len(self.recorder.log.events)
             self.rows.forward(seen.id if trained else 0, batch, at, grad=grad, place=place)
+        elif batch is not None and not grad and self.recorder.log.updates:
+            self.rows.scored_by_copy(batch)
         raw = grad or (not isinstance(module, AveragedModel) and self.weights.are_raw(module))
         self.swapped.before(module, seen.id, trained=trained, grad=grad, raw=raw)
         self.recorder.add(
@@ -580,16 +582,17 @@ class ModuleWatch:
 
     def finish(self) -> None:
         """Put what was gathered into the log."""
+        log = self.recorder.log
         self.outsiders.finish()
         for number, (_, seen) in self._roots.items():
             rows = [statistics.median(each) for each in self._norm_rows.get(number, {}).values()]
             seen.norm_rows = int(min(rows, default=0))
         if self.recorder.blind:
             self.rows.forget_pending()
-        self.recorder.log.overlaps = self.rows.overlaps()
-        note_library_runs(self.recorder.log)
+        log.overlaps, log.alike = self.rows.overlaps(), self.rows.alike()
+        note_library_runs(log)
         self.evaluation_graphs.finish()
-        self.recorder.log.first_rows = self.rows.first
-        count = len(self.recorder.log.events)  # of a long run not all of them
-        held_out = [] if self.recorder.log.profiled else self.rows.held_out()  # rows may be trained on unseen
-        self.recorder.log.held_out = [place for place in held_out if place < count]
+        log.first_rows = self.rows.first
+        count = len(log.events)  # of a long run not all of them
+        held_out = [] if log.profiled else self.rows.held_out()  # rows may be trained on unseen
+        log.held_out = [place for place in held_out if place < count]

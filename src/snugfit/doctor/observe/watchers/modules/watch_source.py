@@ -29,7 +29,7 @@ from snugfit.doctor.observe.source.late_splits import fitted_before_split, graph
 from snugfit.doctor.observe.source.lost_terms import lost_terms
 from snugfit.doctor.observe.source.own_numbers import numbered_anew
 from snugfit.doctor.observe.source.score_sums import wrong_sums
-from snugfit.doctor.observe.source.selection_by_test import selection_by_test
+from snugfit.doctor.observe.source.selection_by_test import Choice, selection_by_test
 from snugfit.doctor.observe.source.unread_flags import flags_left_out, masked_in_part, returns_over_ends
 
 
@@ -113,12 +113,7 @@ def _faults_of(file: str) -> Iterator[tuple[int, str, str, str]]:
         fix = "predictions.append(predicted); targets.append(target)   # or the counts, summed up\nscore = f(torch.cat(predictions), torch.cat(targets))"
         yield quotient.averaged, "batch_mean_scores", what, fix
     if choice is not None:
-        what = (
-            f"What is kept, or waited for, is chosen by `{choice.name}`, while a validation is scored beside it: that score says how well the choice "
-            "suits the test."
-        )
-        fix = f"if val_score > best:   # as scored at line {choice.validated}\n    best, best_test = val_score, {choice.name}"
-        yield choice.line, "leakage", what, fix
+        yield choice.line, "leakage", *_words_of(choice)
     numbers = numbered_anew(file)
     if numbers is not None:
         what = (
@@ -136,3 +131,22 @@ def _faults_of(file: str) -> Iterator[tuple[int, str, str, str]]:
         what = f"`{again.made_by}` is fitted anew to rows that are scored: they are scaled by their own statistics, not by those of the training."
         fix = f"test = {again.made_by}.transform(test)"
         yield again.line, "other_statistics", what, fix
+
+
+def _words_of(choice: Choice) -> tuple[str, str]:
+    """Return what is wrong with a choice by rows that are to choose nothing, and the fix."""
+    if not choice.other:
+        what = f"`{choice.name}`, by which something is kept, or waited for, is a score of the rows of the training: it says what was learned by heart."
+        return what, f"{choice.name} = evaluate(model, val_loader)"
+    fix = f"if val_score > best:   # as scored at line {choice.other}\n    best, best_test = val_score, {choice.name}"
+    if choice.unread:
+        what = (
+            f"What is kept, or waited for, is chosen by `{choice.name}`, the score of the test that is told in the end; the validation that is set aside "
+            f"at line {choice.other} is never read."
+        )
+        return what, "val_score = evaluate(model, val_rows)\nif val_score > best:\n    best = val_score"
+    what = (
+        f"What is kept, or waited for, is chosen by `{choice.name}`, while a validation is scored beside it: that score says how well the choice "
+        "suits the test."
+    )
+    return what, fix

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,20 +122,14 @@ class Rows:
         self._without_graph: list[tuple[int, list[int]]] = []
         self.steps = RowSteps()
         self.repeats = RowRepeats()
+        self._by_copies: dict[int, set[int]] = {}
         self._heads: set[int] = set()
         self._tails: set[int] = set()
         self._scored_windows: dict[str, list[tuple[int, int, int]]] = {}
 
     def forward(self, model: int, batch: Tensor, at: str, *, grad: bool, place: int) -> None:
         """Note the batch of a model; 0 stands for an average, which was trained on what any model was. `place` is that of the event."""
-        # a sparse or nested one has no rows of equal form to compare
-        if (
-            self._rows > MOST_ROWS
-            or batch.is_complex()
-            or batch.layout is not torch.strided
-            or batch.is_nested
-            or not batch.numel()
-        ):
+        if self._rows > MOST_ROWS or not _has_rows(batch):
             return
         digests = row_digests(batch)
         self._rows += len(digests)
@@ -163,6 +158,13 @@ class Rows:
         """Return the model of the last pass with a graph, of which nothing was differentiated yet, how many backward passes were before it, and digests of its rows."""
         last = self._pending[-1] if self._pending else None
         return (0, 0, []) if last is None else (last.model, self._passes, last.rows)
+
+    def scored_by_copy(self, batch: Tensor) -> None:
+        """Note the batch of a loader that nothing trains on, where a model that does not train is given it, as the copy of the best one is."""
+        if self.loader and self.loader not in self._trainers and self._rows <= MOST_ROWS and _has_rows(batch):
+            digests = row_digests(batch)
+            self._rows += len(digests)
+            self._by_copies.setdefault(self.loader, set()).update(digests)
 
     def _note_windows(self, batch: Tensor, digests: list[int], at: str, *, grad: bool) -> None:
         """Note rows of numbers without their first and without their last column: windows of a series share all but one with the next."""
@@ -282,6 +284,21 @@ class Rows:
                     Overlap(loader, seen.at, len(seen.rows), shared, whole, drawn, apart, repeated=repeated)
                 )
         return shared_rows
+
+    def alike(self) -> list[list[int]]:
+        """Return the pairs of loaders whose rows are the same, and which nothing trains on; none where batches repeat rows."""
+        handed = {loader: set(rows) for loader, rows in self._by_copies.items() if rows}
+        for (_, loader), seen in self._evaluated.items():
+            if loader and loader not in self._trainers and seen.rows:
+                handed.setdefault(loader, set()).update(seen.rows)
+        pairs = itertools.combinations(sorted(handed.keys() - self._trainers), 2)
+        return [] if self._few else [[one, other] for one, other in pairs if handed[one] == handed[other]]
+
+
+def _has_rows(batch: Tensor) -> bool:
+    """Return whether a batch has rows of equal form to compare, which a sparse or nested one has not."""
+    whole = batch.layout is torch.strided and not batch.is_nested
+    return whole and not batch.is_complex() and batch.numel() > 0
 
 
 def _are_of_two_kinds(passes: list[set[int]], trained: set[int]) -> bool:
