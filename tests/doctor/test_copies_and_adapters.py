@@ -258,3 +258,91 @@ def test_of_two_factors_that_are_zeros_the_line_is_that_which_fills_one(
     assert set(seen) == ({pitfall} if pitfall else set())
     marked = [number for number, line in enumerate((BEGIN + text).splitlines(), 1) if "# cause" in line]
     assert not pitfall or seen[pitfall].where.endswith(f":{marked[0]}")
+
+
+STATES = """
+import os, tempfile
+path = os.path.join(tempfile.mkdtemp(), "part.pt")
+def fresh(): return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+net = fresh()
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+for _ in range(6):
+    x = torch.randn(32, 6)
+    loss = F.mse_loss(net(x).squeeze(1), x.sum(1))
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+{0}
+rows = torch.randn(32, 6)
+with torch.no_grad():
+    print(F.mse_loss(other(rows).squeeze(1), rows.sum(1)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "pitfall"),
+    [
+        ("torch.save({k: v for k, v in net.state_dict().items() if 'lora_' in k}, path)\nother = fresh()\nother.load_state_dict(torch.load(path), strict=False)  # cause", "nothing_restored"),
+        ("torch.save({'model': net.state_dict()}, path)\nother = fresh()\nread = torch.load(path)['model']\nread = {k[8:]: v for k, v in read.items() if k.startswith('encoder.')}\nprint(other.load_state_dict(read, strict=False))  # cause", "nothing_restored"),
+        ("from safetensors.torch import load_file, save_file\nsave_file(net.state_dict(), path)\ndef put(model, given):\n    own = {}\n    for name in given:\n        if name.replace('.', '_') in model.state_dict():\n            own[name] = given[name]\n    model.load_state_dict(own, strict=False)  # cause\n    return model\nother = put(fresh(), load_file(path))", "nothing_restored"),
+        ("torch.save(net.state_dict(), path)\nother = fresh()\nother.load_state_dict(torch.load(path), strict=False)", ""),
+        # nothing was saved yet
+        ("other = net\nother.load_state_dict(torch.load(path) if os.path.exists(path) else {}, strict=False)", ""),
+        # the checkpoint has no part for what was added later
+        ("torch.save({'model': net.state_dict()}, path)\nread = torch.load(path)\nother, scale = fresh(), nn.Linear(1, 1)\nother.load_state_dict(read['model'])\nscale.load_state_dict(read.get('scale', {}), strict=False)", ""),
+        ("torch.save({'model': net.state_dict(), 'loss': {}}, path)\nread = torch.load(path)\nother, own = fresh(), nn.MSELoss()\nown.load_state_dict(read['loss'], strict=False)\nother.load_state_dict(read['model'])", ""),
+    ],
+)  # fmt: skip
+def test_an_empty_state_restores_nothing(tmp_path: Path, text: str, pitfall: str) -> None:
+    told(tmp_path, STATES.format(text), pitfall)
+
+
+RESUMED = """
+import os, tempfile
+path = os.path.join(tempfile.mkdtemp(), "last.pt")
+x = torch.randn(160, 6)
+data = TensorDataset(x, x.sum(1))
+loader = DataLoader(data, 32, shuffle=True)
+def fresh(): return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+class Run:
+    def __init__(self, net, make=torch.optim.Adam, rate=1e-3, loader=loader):
+        self.net, self.loader = net, loader
+        self.optimizer = make(net.parameters(), rate)
+    def go(self, epochs):
+        for epoch in epochs:
+            for x, y in self.loader:
+                loss = F.mse_loss(self.net(x).squeeze(1), y)
+                self.optimizer.zero_grad(); loss.backward(); self.optimizer.step()
+            print(epoch, loss.item())
+run = Run(fresh())
+run.go(range(3))
+{0}
+"""
+AGAIN = "torch.save(run.net.state_dict(), path)\nnet = fresh()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "pitfall"),
+    [
+        (AGAIN + "net.load_state_dict(torch.load(path))  # cause\nprint('resumed')\nRun(net).go(range(3, 6))", "partial_resume"),
+        ("torch.save({'epoch': 2, 'model': run.net.state_dict()}, path)\nread = torch.load(path)\nstart_epoch = read['epoch'] + 1\nrun.net.load_state_dict(read['model'])  # cause\nRun(run.net).go(range(start_epoch, 6))", "partial_resume"),
+        ("from safetensors.torch import load_file, save_file\nsave_file(run.net.state_dict(), path)\ndef resume(run):\n    run.net.load_state_dict(load_file(path))  # cause\n    return run\nrun = resume(Run(fresh()))\nrun.go(range(3, 6))", "partial_resume"),
+        # as a library does that prepares an optimizer
+        (AGAIN + "run = Run(net)\nrun.optimizer.load_state_dict(run.optimizer.state_dict())\nnet.load_state_dict(torch.load(path))  # cause\nprint('resumed')\nrun.go(range(3, 6))", "partial_resume"),
+        # no word of a resume: a stage of its own
+        (AGAIN + "net.load_state_dict(torch.load(path))\nRun(net).go(range(3))", ""),
+        # at another rate, on other rows, or of other weights than the last
+        (AGAIN + "net.load_state_dict(torch.load(path))\nprint('resumed for tuning')\nRun(net, rate=1e-4).go(range(3))", ""),
+        (AGAIN + "net.load_state_dict(torch.load(path))\nprint('continue training on new rows')\nRun(net, loader=DataLoader(TensorDataset(x[:96] + 1, x[:96].sum(1)), 32)).go(range(3))", ""),
+        ("torch.save(run.net.state_dict(), path)\nrun.go(range(3, 4))\nnet = fresh()\nnet.load_state_dict(torch.load(path))\nprint('resume from the best')\nRun(net).go(range(3))", ""),
+        # all of it comes back
+        ("torch.save([run.net.state_dict(), run.optimizer.state_dict()], path)\nsaved = torch.load(path)\nnext_run = Run(fresh())\nnext_run.net.load_state_dict(saved[0])\nnext_run.optimizer.load_state_dict(saved[1])\nprint('resumed')\nnext_run.go(range(3, 6))", ""),
+        # it is evaluated alone
+        (AGAIN + "net.load_state_dict(torch.load(path))\nprint('resumed')\nrows = torch.randn(32, 6)\nwith torch.no_grad(): print(F.mse_loss(net(rows).squeeze(1), rows.sum(1)))", ""),
+    ],
+)  # fmt: skip
+def test_moments_come_back_with_the_weights(tmp_path: Path, text: str, pitfall: str) -> None:
+    told(tmp_path, RESUMED.format(text), pitfall)
+
+
+def test_without_moments_and_with_one_rate_nothing_is_left_out(tmp_path: Path) -> None:
+    text = AGAIN + "net.load_state_dict(torch.load(path))\nprint('resumed')\nRun(net).go(range(3, 6))"
+    told(tmp_path, RESUMED.format(text).replace("torch.optim.Adam", "torch.optim.SGD"), "")

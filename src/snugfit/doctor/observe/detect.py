@@ -12,6 +12,7 @@ from snugfit.doctor.observe.detectors.rows import data_faults, dependence_faults
 from snugfit.doctor.observe.detectors.scores import (
     checkpoint_faults,
     evaluation_faults,
+    resume_faults,
     source_faults,
     sum_faults,
 )
@@ -33,6 +34,7 @@ DETECTORS: tuple[Detector, ...] = (
     *mode_faults.DETECTORS,
     *schedule_faults.DETECTORS,
     *checkpoint_faults.DETECTORS,
+    *resume_faults.DETECTORS,
     *label_faults.DETECTORS,
     *rate_faults.DETECTORS,
     *loss_faults.DETECTORS,

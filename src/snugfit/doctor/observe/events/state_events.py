@@ -49,12 +49,14 @@ class StateRestore(Event):
     """A saved state was put into an optimizer, or into a schedule.
 
     Args:
-        optimizer: the number of that optimizer; `scheduled` whether the state has stepped, under a schedule.
+        optimizer: the number of that optimizer; `scheduled` whether the state has stepped, under a schedule; `empty` whether it is of one that has
+            no moments, as that is which a library puts into the optimizer that it was just taken of.
     """
 
     schedule: bool
     optimizer: int = 0
     scheduled: bool = False
+    empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Restore(Event):
         foreign: a name among them that the module does not know.
         parameters: numbers of the first of its parameters.
         own: they are the module's own tensors, not a copy: "trained" since state_dict() returned them, or "unchanged"; "" if not.
+        empty: there were none, though a file was read for them.
     """
 
     module: int
@@ -77,6 +80,7 @@ class Restore(Event):
     foreign: str = ""
     parameters: list[int] = field(default_factory=list)
     own: str = ""
+    empty: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import deque
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,20 @@ def syntax_of(file: str) -> ast.Module:
         return ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return ast.Module([], [])
+
+
+@lru_cache(maxsize=64)
+def has_word(file: str, pattern: re.Pattern[str]) -> bool:
+    """Return whether a name or a text of a file has a word; not its comments."""
+    parts = ast.walk(syntax_of(file))
+    return any(pattern.search(_text_of(each).replace(" ", "_")) for each in parts)
+
+
+def _text_of(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    name = getattr(node, "name", None) or getattr(node, "arg", None) or last_name(node)
+    return name if isinstance(name, str) else ""
 
 
 def around(tree: ast.Module, line: int) -> tuple[ast.AST, list[Loop]]:

@@ -320,14 +320,19 @@ def average_and_best(log: Log) -> list[Finding]:
 def nothing_restored(log: Log) -> list[Finding]:
     """Detect a checkpoint of which no entry fits the model: load_state_dict(strict=False) is silent about it."""
     for event in log.of(Restore):
-        if event.missing and event.missing == event.entries and event.foreign:
+        if event.missing and event.missing == event.entries and (event.foreign or event.empty):
+            seen = (
+                "the state that is put in is empty, though a file was read for it: nothing was saved, or none of its names was picked"
+                if event.empty
+                else f"a name of the checkpoint that the model does not know: {event.foreign}"
+            )
             return [
                 Finding(
                     "nothing_restored",
                     Certainty.CERTAIN,
                     f"None of the model's {event.entries} entries is in the checkpoint: it goes on with the weights it was drawn with.",
                     event.at,
-                    (f"a name of the checkpoint that the model does not know: {event.foreign}",),
+                    (seen,),
                     'state = {name.removeprefix("module."): value for name, value in state.items()}\n'
                     "model.load_state_dict(state)   # strict, so that it fails",
                 )

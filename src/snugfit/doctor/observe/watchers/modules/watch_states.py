@@ -54,10 +54,11 @@ def watch_states(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
 
     def restoring(original: _Call) -> _Call:
         def load_state_dict(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-            own = ""
+            own, empty = "", False
             recorder.wake()
             if recorder.active:
                 with recorder.guard():
+                    empty = modules.loaded.takes_of_file() and not state_dict
                     own = modules.own_states.owned(module, state_dict, recorder.log.updates)
             result = original(module, state_dict, *args, **kwargs)
             if not recorder.active:
@@ -97,6 +98,7 @@ def watch_states(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
                         foreign,
                         [recorder.number(each) for each in islice(module.parameters(), WITNESSES)],
                         own,
+                        empty,
                     )
                 )
             return result

@@ -276,6 +276,7 @@ class UpdateWatch:
                             schedule=False,
                             optimizer=number,
                             scheduled=_is_scheduled(state_dict),
+                            empty=isinstance(state_dict, dict) and not state_dict.get("state"),
                         )
                     )
             return original(optimizer, state_dict)

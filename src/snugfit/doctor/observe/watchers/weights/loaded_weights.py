@@ -33,6 +33,7 @@ class LoadedWeights:
         self._recorder = recorder
         self._loaded: dict[int, _Loaded] = {}
         self._file: _File | None = None
+        self._was_read = False
         self.dtypes: dict[int, str] = {}  # of what a module's checkpoint held, by its number
 
     def dtype_of(self, model: nn.Module) -> str:
@@ -47,6 +48,7 @@ class LoadedWeights:
 
     def read(self, contents: Any) -> None:
         """Remember the matrices of a checkpoint that was read, until a module has some of them."""
+        self._was_read = True
         states = [contents, *(contents.values() if isinstance(contents, Mapping) else ())]
         matrices = {
             str(name): each.detach().reshape(-1)[:SAMPLED].to("cpu", copy=True)
@@ -90,6 +92,11 @@ class LoadedWeights:
         """Forget the checkpoint that was read last where a module computes with values of it, as in `torch.func.functional_call`."""
         if self._file is not None and self._file.is_in(module.parameters()):
             self._file = None
+
+    def takes_of_file(self) -> bool:
+        """Return whether the state that is put into a module now is the first since a file was read."""
+        was_read, self._was_read = self._was_read, False
+        return was_read
 
     def restored(self, module: nn.Module) -> None:
         """Remember samples of the matrices that were loaded."""
