@@ -449,3 +449,92 @@ def test_nodes_that_are_scored_are_not_those_of_the_loss(
     tmp_path: Path, loss: str, score: str, pitfall: str
 ) -> None:
     told(tmp_path, NODES.format(loss=loss, score=score), pitfall)
+
+
+WAITS = (
+    LEARNS
+    + """
+import os, tempfile
+path = os.path.join(tempfile.mkdtemp(), "net.pt")
+given = iter([3.0, 1.0, 2.0, 2.5, 2.2, 2.4, 2.6, 2.7])
+def judge():
+    score(torch.randn(8, 6), torch.randn(8))
+    return next(given)
+def epoch():
+    for _ in range(2):
+        rows = torch.randn(16, 6)
+        learn(rows, rows.sum(1))
+"""
+)
+STOPS = """
+best, bad, patience = 1e9, 0, {patience}
+for _ in range(7):
+    epoch()
+    val = judge()
+    if val < best:
+        best, bad = val, 0{keeps}
+    else:
+        bad += 1
+        if bad >= patience:
+            break
+"""
+ATTRIBUTES = """
+class Fit:
+    def __init__(self): self.top, self.best_score, self.left = -1e9, -1e9, 4
+    def run(self):
+        while True:
+            epoch()
+            acc = -judge()
+            if self.best_score < acc:
+                print("better")
+                self.best_score = acc
+                self.left = 4
+            else:
+                self.left -= 1
+            if self.left == 0:
+                break
+        {saves}
+Fit().run()
+"""
+HELPER = """
+def write(model): torch.save({{"model": model.state_dict()}}, path)
+def train(tries=3):
+    lowest, count = float("inf"), 0
+    for step in range(7):
+        epoch()
+        loss = judge()
+        if loss >= lowest:
+            count += 1
+        if loss < lowest:
+            lowest = loss; count = 0
+        if count >= tries:
+            print("stopped at", step); break
+    {saves}
+train()
+"""
+SAVES = "torch.save(net.state_dict(), path){}"
+
+
+@pytest.mark.parametrize(
+    ("text", "pitfall"),
+    [
+        (STOPS.format(patience=3, keeps="") + SAVES.format("  # cause"), "best_not_copied"),
+        (ATTRIBUTES.format(saves=SAVES.format("  # cause")), "best_not_copied"),
+        (HELPER.format(saves="write(net)  # cause"), "best_not_copied"),
+        (STOPS.format(patience=3, keeps="; kept = copy.deepcopy(net.state_dict())") + "net.load_state_dict(kept)\n" + SAVES.format(""), ""),
+        (STOPS.format(patience=3, keeps="; torch.save(net.state_dict(), path)") + "torch.save(net.state_dict(), path + '.last')", ""),
+        # it never stops early, or the best is told alone
+        (STOPS.format(patience=50, keeps="") + SAVES.format(""), ""),
+        (STOPS.format(patience=3, keeps="").replace("bad >= patience", "val < 0.5") + SAVES.format(""), ""),
+        # each epoch is kept, and which is the best
+        (STOPS.format(patience=3, keeps="; at = _").replace("    val = judge()", "    val = judge()\n    torch.save(net.state_dict(), f'{path}.{_}')") + SAVES.format(""), ""),
+        # by a helper of its own
+        ("def note(): torch.save(net.state_dict(), path)\n" + STOPS.format(patience=3, keeps="; note()") + "torch.save(net.state_dict(), path + '.last')", ""),
+        # nothing is saved
+        (STOPS.format(patience=3, keeps="") + "print(best)", ""),
+    ],
+)  # fmt: skip
+def test_behind_an_early_stop_it_is_not_the_last_weights_that_are_saved(
+    tmp_path: Path, text: str, pitfall: str
+) -> None:
+    told(tmp_path, WAITS + text, pitfall)

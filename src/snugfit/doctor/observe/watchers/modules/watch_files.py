@@ -18,7 +18,7 @@ from snugfit.doctor.observe.events.state_events import Load, Resume, Save
 from snugfit.doctor.observe.recording.attribute_patches import Patches
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import called_directly, innermost, is_own, where
-from snugfit.doctor.observe.watchers.modules.watch_best import look_at_best_file, look_for_best
+from snugfit.doctor.observe.watchers.modules.watch_best import look_at_best_file, look_at_last, look_for_best
 from snugfit.doctor.observe.watchers.modules.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watchers.weights.weights import states_in
 
@@ -77,6 +77,7 @@ def watch_files(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> N
             if not what or _holds(saved, (nn.Module, Tensor)):
                 kind = what or ("module" if _holds(saved, (nn.Module,)) else "state")
                 prints = weights.in_saved(saved)
+                look_at_last(recorder, prints)
                 recorder.add(
                     Save(where(), recorder.log.updates, kind, called_directly(), prints, folder(file))
                 )
