@@ -367,6 +367,13 @@ FROZEN = """net.requires_grad_(False)
     net.requires_grad_(True)"""
 TEACHER = """teacher = nn.Linear(6, 2).eval()
     print(teacher(held_out).detach().mean())"""
+TAUGHT = """if epoch == 4:
+        student = nn.Linear(6, 2)
+        teaching = torch.optim.Adam(student.parameters(), 1e-3)
+        for _ in range(6):
+            teaching.zero_grad()
+            F.mse_loss(student(held_out), net(held_out).detach()).backward()
+            teaching.step()"""
 
 
 @pytest.mark.slow
@@ -387,6 +394,7 @@ TEACHER = """teacher = nn.Linear(6, 2).eval()
         ("pass", LATER, False),
         ("pass", FROZEN, False),
         ("pass", TEACHER, False),
+        ("pass", TAUGHT, False),
         ("return net(rows)", "print(score(held_out[:1]).argmax(1))", False),
     ],
 )

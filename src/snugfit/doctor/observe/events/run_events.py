@@ -350,10 +350,12 @@ class GraphUnused(Event):
 
     Args:
         model: its number; `rows` those of the batch.
+        place: how many events were seen before it.
     """
 
     model: int
     rows: int
+    place: int
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import median
 
 from snugfit.doctor.findings import Certainty, Finding
@@ -380,8 +381,8 @@ def _left_by_another(window: Window) -> tuple[Backward, Backward] | None:
 def graph_in_evaluation(log: Log) -> list[Finding]:
     """Detect passes in evaluation mode whose graphs nothing is ever differentiated through, of a model that is trained in training mode.
 
-    Passes whose graphs may yet be used in the update that follows are left out, and those of fewer rows than a batch of the training
-    has cost little.
+    Passes whose graphs may yet be used in the update that follows are left out, as are those that teach another model, and those of
+    fewer rows than a batch of the training has cost little.
     """
     lines: dict[str, list[GraphUnused]] = {}
     for event in log.of(GraphUnused):
@@ -389,7 +390,7 @@ def graph_in_evaluation(log: Log) -> list[Finding]:
             lines.setdefault(event.at, []).append(event)
     for at, seen in lines.items():
         learned = [e.rows for e in log.of(Forward) if e.module == seen[0].model and e.grad and e.training]
-        if len(seen) < LEAST_PASSES or len(learned) < LEAST_PASSES:
+        if len(seen) < LEAST_PASSES or len(learned) < LEAST_PASSES or _teaches(log, seen):
             continue
         rows, batch = int(median(each.rows for each in seen)), int(median(learned))
         return [
@@ -403,6 +404,18 @@ def graph_in_evaluation(log: Log) -> list[Finding]:
             )
         ]
     return []
+
+
+def _teaches(log: Log, passes: list[GraphUnused]) -> bool:
+    """Return whether others are updated between two passes of a model, and it is not."""
+    for first, second in pairwise(passes):
+        between = log.events[first.place : second.place]
+        own = any(
+            isinstance(e, Forward) and e.module == first.model and e.grad and e.training for e in between
+        )
+        if not own and any(isinstance(each, Step) for each in between):
+            return True
+    return False
 
 
 DETECTORS = (

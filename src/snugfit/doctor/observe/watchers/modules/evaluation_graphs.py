@@ -25,6 +25,7 @@ class _Pass:
     update: int
     model: int
     rows: int
+    place: int
     used: bool = False
 
 
@@ -39,7 +40,7 @@ class EvaluationGraphs:
         """Note what a model in evaluation mode gave."""
         node = next((each.grad_fn for each in outputs if each.grad_fn is not None), None)
         if node is not None and len(self._passes) < MOST:
-            made = _Pass(where(), self._recorder.log.updates, model, rows)
+            made = _Pass(where(), self._recorder.log.updates, model, rows, len(self._recorder.log.events))
             node.register_prehook(partial(self._use, made))
             self._passes.append(made)
 
@@ -52,4 +53,4 @@ class EvaluationGraphs:
         used = {each.at for each in self._passes if each.used}
         for each in self._passes:
             if each.at not in used:
-                self._recorder.add(GraphUnused(each.at, each.update, each.model, each.rows))
+                self._recorder.add(GraphUnused(each.at, each.update, each.model, each.rows, each.place))
