@@ -538,3 +538,42 @@ def test_behind_an_early_stop_it_is_not_the_last_weights_that_are_saved(
     tmp_path: Path, text: str, pitfall: str
 ) -> None:
     told(tmp_path, WAITS + text, pitfall)
+
+
+STEPPED = (
+    LEARNS
+    + """
+class Recipe: num_epochs = 4
+recipe, epochs = Recipe(), 4
+x = torch.randn(64, 6)
+loader = DataLoader(TensorDataset(x, x.sum(1)), 16, shuffle=True)
+def fit(loader, epochs, steps_per_epoch=None):
+    batches = iter(loader)
+    for epoch in range(epochs):
+        for _ in range(steps_per_epoch or len(loader)):
+            try:
+                batch = next(batches)
+            except StopIteration:
+                batches = iter(loader)
+                batch = next(batches)
+            learn(*batch)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "pitfall"),
+    [
+        ("steps = len(loader) * epochs\nfit(loader, epochs=epochs, steps_per_epoch=steps)  # cause", "schedule_length"),
+        ("def train(recipe):\n    fit(loader, epochs=recipe.num_epochs, steps_per_epoch=int(recipe.num_epochs * len(loader)))  # cause\ntrain(recipe)", "schedule_length"),
+        ("class Trainer:\n    def __init__(self, fit, n_epochs): self.fit, self.n_epochs = fit, n_epochs\n    def train(self):\n        total = 64 // 16 * self.n_epochs\n        print(total)\n        self.fit(loader, epochs=self.n_epochs, steps_per_epoch=total)  # cause\nTrainer(fit, 3).train()", "schedule_length"),
+        ("fit(loader, epochs=epochs, steps_per_epoch=len(loader))", ""),
+        ("total = 32\nsteps = total // epochs\nfit(loader, epochs=epochs, steps_per_epoch=steps)", ""),
+        ("steps = len(loader) * epochs\nsteps = steps // epochs\nfit(loader, epochs=epochs, steps_per_epoch=steps)", ""),
+        # all in one epoch; or of several passes each
+        ("steps = len(loader) * epochs\nfit(loader, epochs=1, steps_per_epoch=steps)", ""),
+        ("passes = 2\nfit(loader, epochs=epochs, steps_per_epoch=passes * len(loader))", ""),
+    ],
+)  # fmt: skip
+def test_the_steps_of_an_epoch_are_not_those_of_all(tmp_path: Path, text: str, pitfall: str) -> None:
+    told(tmp_path, STEPPED + text, pitfall)

@@ -19,6 +19,7 @@ from snugfit.doctor.observe.recording.own_source import line_that_draws_apart, o
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import shown
 from snugfit.doctor.observe.source.batch_means import quotients_of_batches
+from snugfit.doctor.observe.source.epochs_twice import epochs_twice
 from snugfit.doctor.observe.source.idle_lines import (
     copies_under_a_count,
     movers_never_called,
@@ -104,6 +105,10 @@ def _faults_of(file: str) -> Iterator[tuple[int, str, str, str]]:
         )
         fix = "total = reward + gamma * total * (1 - done)   # nothing of what comes after an end"
         yield ends.line, "ends_left_out", what, fix
+    twice = epochs_twice(file)
+    if twice is not None:
+        what = f"`{twice.name}` is a product with `{twice.epochs}`, and the call is given these beside it: it counts as many times too many steps as there are epochs."
+        yield twice.line, "schedule_length", what, f"{twice.name}=len(loader), epochs={twice.epochs}"
     quotient, choice = quotients_of_batches(file), selection_by_test(file)
     if quotient is not None:
         what = (
