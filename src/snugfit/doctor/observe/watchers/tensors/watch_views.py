@@ -98,8 +98,8 @@ def moves_channels(before: Sequence[int], after: Sequence[int]) -> bool:
 def mixes_labels(before: Tensor, after: Tensor) -> bool:
     """Return whether a table that has the label of each row in a column is viewed as one of the exchanged size, in which rows have several labels or none.
 
-    >>> columns = torch.eye(3).repeat(1, 2)
-    >>> mixes_labels(columns, columns.reshape(6, 3)), mixes_labels(columns, columns.T), mixes_labels(columns.T, columns.T.reshape(3, 6))
+    >>> columns = torch.eye(3)[[0, 0, 1, 2]].T
+    >>> mixes_labels(columns, columns.reshape(4, 3)), mixes_labels(columns, columns.T), mixes_labels(columns.T, columns.T.reshape(3, 4))
     (True, False, False)
     """
     sizes = tuple(before.shape)
