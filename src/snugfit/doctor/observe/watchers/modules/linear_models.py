@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from snugfit.doctor.observe.events.term_events import LinearModel
@@ -16,6 +13,7 @@ from snugfit.doctor.observe.recording.attribute_patches import Patches
 from snugfit.doctor.observe.recording.companions import Companion, ModuleOutput
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import where
+from snugfit.doctor.observe.watchers.modules.made_layers import see_layers_made
 
 MOST_MADE = 4096
 
@@ -29,20 +27,11 @@ class LinearWatch(Companion):
 
     def install(self, patches: Patches) -> None:
         """See where layers are made."""
-        patches.wrap(nn.Linear, "__init__", self._making)
+        see_layers_made(self._recorder, patches, self._note)
 
-    def _making(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder = self._recorder
-
-        def __init__(layer: Any, *args: Any, **kwargs: Any) -> None:
-            original(layer, *args, **kwargs)
-            if torch.compiler.is_dynamo_compiling() or recorder.looking or not recorder.here:
-                return
-            with recorder.guard():
-                if len(self._made) < MOST_MADE and type(layer) is nn.Linear:
-                    self._made[id(layer.weight)] = weakref.ref(layer), where()
-
-        return __init__
+    def _note(self, layer: nn.Linear) -> None:
+        if len(self._made) < MOST_MADE and type(layer) is nn.Linear:
+            self._made[id(layer.weight)] = weakref.ref(layer), where()
 
     def ended(self, given: ModuleOutput) -> None:
         output = given.output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from snugfit.doctor.observe.recording.attribute_patches import Patches
 from snugfit.doctor.observe.recording.companions import Companion, ModuleOutput
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import called_directly, where
+from snugfit.doctor.observe.watchers.modules.made_layers import see_layers_made
 
 LEAST_SEEN, MOST_HEADS, MOST_WEIGHTS = 4, 64, 64
 
@@ -37,26 +38,14 @@ class HeadWatch(Companion):
         self._given: tuple[_Made, int] | None = None
 
     def install(self, patches: Patches) -> None:
-        patches.wrap(nn.Linear, "__init__", self._making)
+        see_layers_made(self._recorder, patches, self._note)
 
-    def _making(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder = self._recorder
-
-        def __init__(layer: Any, *args: Any, **kwargs: Any) -> None:
-            original(layer, *args, **kwargs)
-            if torch.compiler.is_dynamo_compiling() or recorder.looking or not recorder.here:
-                return
-            with recorder.guard():
-                learned = recorder.log.updates or any(
-                    isinstance(each, Restore) for each in recorder.log.events
-                )
-                if learned and len(self._made) < MOST_HEADS and called_directly():
-                    weights = layer.weight
-                    self._made[id(layer)] = _Made(
-                        weakref.ref(layer), weakref.ref(weights), where(), _first_of(weights)
-                    )
-
-        return __init__
+    def _note(self, layer: nn.Linear) -> None:
+        log = self._recorder.log
+        learned = log.updates or any(isinstance(each, Restore) for each in log.events)
+        if learned and len(self._made) < MOST_HEADS and called_directly():
+            drawn = _first_of(layer.weight)
+            self._made[id(layer)] = _Made(weakref.ref(layer), weakref.ref(layer.weight), where(), drawn)
 
     def ended(self, given: ModuleOutput) -> None:
         made = self._made.get(id(given.module))
