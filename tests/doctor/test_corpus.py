@@ -126,8 +126,8 @@ def test_the_scripts_of_another_hand_are_those_whose_hashes_were_written_down_be
         ("eleventh", (43, 4, 15, 16), (30, 2), 2),
         ("twelfth", (27, 8, 25, 24), (30, 21), 7),
         ("thirteenth", (20, 4, 36, 28), (30, 30), 3),
-        ("fourteenth", (12, 2, 15, 0), (29, 0), 2),
-        ("fifteenth", (4, 5, 21, 0), (30, 0), 0),
+        ("fourteenth", (12, 2, 15, 22), (29, 28), 2),
+        ("fifteenth", (4, 5, 21, 21), (30, 30), 0),
     ],
 )
 def test_what_was_found_at_first_stays_published_and_what_is_found_since_is_held(
