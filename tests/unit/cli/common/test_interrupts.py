@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +13,15 @@ import pytest
 
 from snugfit.cli.common import interrupts
 from snugfit.cli.common.interrupts import whole_imports
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As in a process that somebody can interrupt: one that a script starts in the background cannot be."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
 
 DROPS = """\
 import signal, time
@@ -24,13 +34,13 @@ there = True
 """
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_library_that_drops_an_interrupt_is_imported_whole_and_the_interrupt_comes_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "drops_interrupts.py").write_text(DROPS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(interrupts, "_WHOLE", ("drops_interrupts",))
-    before = signal.getsignal(signal.SIGINT)
 
     def command() -> None:
         import_module("drops_interrupts")
@@ -39,9 +49,10 @@ def test_a_library_that_drops_an_interrupt_is_imported_whole_and_the_interrupt_c
     with pytest.raises(KeyboardInterrupt), whole_imports():
         command()
     assert sys.modules["drops_interrupts"].there
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_at_any_other_time_it_comes_at_once() -> None:
     with pytest.raises(KeyboardInterrupt), whole_imports():
         signal.raise_signal(signal.SIGINT)
