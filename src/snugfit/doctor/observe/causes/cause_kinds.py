@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from snugfit.doctor.observe.source.script_syntax import last_name
+from snugfit.doctor.observe.source.script_syntax import BY_SIZE, last_name
 
 Test = Callable[[ast.AST, str], bool]
 """A test of a part of a statement, and of the name that the statement gives on the way to where the pitfall was seen."""
@@ -389,7 +389,7 @@ def _takes_what_trains(node: ast.AST, _: str) -> bool:
 
 def _compares_sizes(node: ast.AST, _: str) -> bool:
     """Return whether two values are compared by size, as a score with the best one."""
-    return isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+    return isinstance(node, ast.Compare) and isinstance(node.ops[0], BY_SIZE)
 
 
 def _runs_nothing(node: ast.AST, _: str) -> bool:

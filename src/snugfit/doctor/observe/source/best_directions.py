@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from snugfit.doctor.observe.source.bindings import all_statements, statements_at
-from snugfit.doctor.observe.source.script_syntax import last_name
+from snugfit.doctor.observe.source.script_syntax import BY_SIZE, last_name
 from snugfit.doctor.observe.source.trails import Place, Trails
 
 BEST = re.compile(r"best|lowest|highest|minimum|maximum|(^|_)(min|max)_", re.IGNORECASE)
@@ -76,7 +76,7 @@ def waits_backwards(trails: Trails, at: Place, mode: str) -> str:
 
 def _sides(node: ast.AST) -> tuple[ast.expr, ast.Name | ast.Attribute, bool] | None:
     """Return the score and the best one of a comparison by size, and whether it holds for less; None for others."""
-    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], BY_SIZE):
         return None
     lowers = isinstance(node.ops[0], _LOWERS)
     left, right = _best_in(node.left), _best_in(node.comparators[0])

@@ -8,12 +8,19 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
-from snugfit.doctor.observe.source.script_syntax import Loop, around, own_nodes, spans, syntax_of
+from snugfit.doctor.observe.source.script_syntax import (
+    BY_SIZE,
+    Function,
+    Loop,
+    around,
+    own_nodes,
+    spans,
+    syntax_of,
+)
 
 _BEST = re.compile(r"best|lowest|highest", re.IGNORECASE)
 _MAKERS = ("__init__", "__post_init__", "__new__", "setup", "reset")
 _ENDS = (ast.Continue, ast.Break, ast.Return, ast.Raise)
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Alias(NamedTuple):
@@ -29,7 +36,7 @@ class Alias(NamedTuple):
 def aliases_of_best(file: str, function: str) -> tuple[Alias, ...]:
     """Return the names that a function, or a module, gives in a loop where a score beats the best one, if the loop does not make what they name anew."""
     tree = syntax_of(file)
-    functions = [each for each in ast.walk(tree) if isinstance(each, _Function)]
+    functions = [each for each in ast.walk(tree) if isinstance(each, Function)]
     own: list[ast.AST] = [each for each in functions if each.name == function]
     if function == "<module>":
         inner = {id(part) for each in functions for part in ast.walk(each)}
@@ -142,7 +149,7 @@ def _is_number(value: ast.expr) -> bool:
 
 
 def _is_by_size(node: ast.AST) -> TypeGuard[ast.Compare]:
-    return isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+    return isinstance(node, ast.Compare) and isinstance(node.ops[0], BY_SIZE)
 
 
 def _compared(test: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
@@ -160,12 +167,12 @@ def _is_set(tree: ast.Module, around: list[ast.AST], best: ast.Name | ast.Attrib
     An attribute is by any method but one that makes the object, a name in the loop, or in a function to which it is not its own.
     """
     if isinstance(best, ast.Attribute):
-        makers = [e for e in ast.walk(tree) if isinstance(e, _Function) and e.name in _MAKERS]
+        makers = [e for e in ast.walk(tree) if isinstance(e, Function) and e.name in _MAKERS]
         made = {id(each) for maker in makers for each in ast.walk(maker)}
         stores = [e for e in ast.walk(tree) if isinstance(e, ast.Attribute) and _stores(e, best.attr)]
         return any(id(each) not in made for each in stores)
     loop = next((each for each in around if isinstance(each, ast.For | ast.While)), None)
-    function = next((each for each in reversed(around) if isinstance(each, _Function)), None)
+    function = next((each for each in reversed(around) if isinstance(each, Function)), None)
     if loop is None or (function is not None and spans(loop, function.lineno)):
         return True  # the loop is a caller's, which may note it
     if any(isinstance(each, ast.Global | ast.Nonlocal) and best.id in each.names for each in ast.walk(tree)):

@@ -9,14 +9,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from snugfit.doctor.observe.source.best_directions import BEST
-from snugfit.doctor.observe.source.script_syntax import Loop, around, last_name, own_nodes, syntax_of
+from snugfit.doctor.observe.source.script_syntax import BY_SIZE, Loop, around, last_name, own_nodes, syntax_of
 
 _KEEPS = re.compile(
     r"sav|stat|cop|checkpoint|ckpt|snapshot|keep|store|dump|clone|remember|load", re.IGNORECASE
 )
 _WEIGHTS = re.compile(r"stat|model|net|weight|param|kept", re.IGNORECASE)
 _TELLS = frozenset(["print", "info", "debug", "write", "float", "int", "item", "round", "format"])
-_BY_SIZE = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 Value = ast.Name | ast.Attribute
 
 
@@ -54,7 +53,7 @@ def _gains(loop: Loop) -> Iterator[tuple[Value, Value, bool]]:
     for each in (e for e in ast.walk(loop) if isinstance(e, ast.If)):
         calls = [e for part in each.body for e in ast.walk(part) if isinstance(e, ast.Call)]
         test = each.test
-        if not isinstance(test, ast.Compare) or len(test.ops) > 1 or not isinstance(test.ops[0], _BY_SIZE):
+        if not isinstance(test, ast.Compare) or len(test.ops) > 1 or not isinstance(test.ops[0], BY_SIZE):
             continue
         left, right = test.left, test.comparators[0]
         if not isinstance(left, Value) or not isinstance(right, Value) or any(map(_acts, calls)):

@@ -7,7 +7,13 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from snugfit.doctor.observe.source.script_syntax import last_assignment, last_name, own_nodes, syntax_of
+from snugfit.doctor.observe.source.script_syntax import (
+    Function,
+    last_assignment,
+    last_name,
+    own_nodes,
+    syntax_of,
+)
 
 _OF_EPOCH = re.compile(r"(num_|n_)?(steps|iters|iterations|batches|updates)_per_epoch")
 _EPOCHS = re.compile(r"(num_|n_|max_|total_)?(train_)?epochs")
@@ -26,11 +32,7 @@ class EpochsTwice(NamedTuple):
 def epochs_twice(file: str) -> EpochsTwice | None:
     """Return the first call of a file that is given the epochs twice; None without."""
     tree = syntax_of(file)
-    scopes = (
-        each
-        for each in ast.walk(tree)
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
-    )
+    scopes = (each for each in ast.walk(tree) if isinstance(each, Function | ast.Module))
     calls = ((scope, each) for scope in scopes for each in own_nodes(scope) if isinstance(each, ast.Call))
     return next((known for scope, call in calls if (known := _twice_in(scope, call)) is not None), None)
 

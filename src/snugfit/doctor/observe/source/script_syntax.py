@@ -9,6 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 
 Loop = ast.For | ast.AsyncFor | ast.While
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+BY_SIZE = ast.Lt | ast.LtE | ast.Gt | ast.GtE
+"""Comparisons of which of two is the larger."""
 
 
 @lru_cache(maxsize=8)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 from snugfit.doctor.observe.source.best_directions import BEST
 from snugfit.doctor.observe.source.bindings import statements_at
 from snugfit.doctor.observe.source.script_syntax import (
+    BY_SIZE,
+    Function,
     Loop,
     around,
     last_name,
@@ -30,8 +32,6 @@ _PLAIN = re.compile(
     "[A-Z].*|print|len|range|iter|next|enumerate|zip|min|max|sum|int|float|str|list|sorted|isinstance"
 )
 _TELLS = ("print", "info", "write", "log", "debug")
-_BY_SIZE = ast.Lt | ast.LtE | ast.Gt | ast.GtE
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Choice(NamedTuple):
@@ -57,7 +57,7 @@ def selection_by_test(file: str) -> Choice | None:
     """
     tree = syntax_of(file)
     unread = _unread_validation(tree)
-    for scope in (each for each in ast.walk(tree) if isinstance(each, _Function | ast.Module)):
+    for scope in (each for each in ast.walk(tree) if isinstance(each, Function | ast.Module)):
         for loop in (each for each in own_nodes(scope) if isinstance(each, Loop)):
             choice = _choice_in(loop, unread) or _choice_by_training(loop)
             if choice is not None and (not choice.unread or _is_reported(tree, choice.line)):
@@ -173,9 +173,9 @@ def _is_reported(tree: ast.Module, line: int) -> bool:
     """Return whether rows of the test are given to something behind the innermost loop around a line, or behind what calls its function."""
     scope, loops = around(tree, line)
     ends = [(scope, loops[-1].end_lineno or 0)] if loops else []
-    if isinstance(scope, _Function):
+    if isinstance(scope, Function):
         scopes = [
-            each for each in ast.walk(tree) if isinstance(each, _Function | ast.Module) and each is not scope
+            each for each in ast.walk(tree) if isinstance(each, Function | ast.Module) and each is not scope
         ]
         ends += [
             (other, call.end_lineno or 0)
@@ -251,7 +251,7 @@ def _deciders(loop: Loop) -> Iterator[tuple[int, ast.expr]]:
             continue
         for node in (e for e in ast.walk(each.test) if isinstance(e, ast.Compare)):
             parts = (part for side in (node.left, *node.comparators) for part in ast.walk(side))
-            if isinstance(node.ops[0], _BY_SIZE) and any(map(_scores_test, parts)):
+            if isinstance(node.ops[0], BY_SIZE) and any(map(_scores_test, parts)):
                 yield each.lineno, node
 
 
@@ -266,7 +266,7 @@ def _compared(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
     """Return a score and the best one with which it is compared by size; None for other nodes."""
     if not isinstance(node, ast.Compare) or len(node.ops) > 1:
         return None
-    if not isinstance(node.ops[0], _BY_SIZE):
+    if not isinstance(node.ops[0], BY_SIZE):
         return None
     left, right = node.left, node.comparators[0]
     if BEST.search(last_name(right)):

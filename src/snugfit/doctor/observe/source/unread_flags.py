@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from snugfit.doctor.observe.source.script_syntax import (
+    Function,
     Loop,
     last_name,
     names_in,
@@ -26,7 +27,6 @@ _LOSS = re.compile(r"loss|criterion|backward")
 _MANY = re.compile(r"(^|_)(dones|terminals|terminated|masks|not_?dones)(_|$)", re.IGNORECASE)
 _STORES = ("append", "add", "push", "store", "remember", "put", "insert", "extend")
 MOST_STEPS = 3
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Unread(NamedTuple):
@@ -83,7 +83,7 @@ def returns_over_ends(file: str) -> Unread | None:
         return None
     unread_list = next(_unread_lists(tree), "")
     for scope in ast.walk(tree):
-        if not isinstance(scope, _Function | ast.Module):
+        if not isinstance(scope, Function | ast.Module):
             continue
         for loop in (each for each in own_nodes(scope) if isinstance(each, Loop)):
             recursion = next((each for each in ast.walk(loop) if _goes_on(each)), None)
@@ -101,7 +101,7 @@ def masked_in_part(file: str) -> Unread | None:
     """Return the line that adds a discounted value to a reward without flags of ends, where the sum that is made of it, in the same loop, is masked by them; None without."""
     tree = syntax_of(file)
     for scope in ast.walk(tree):
-        if not isinstance(scope, _Function | ast.Module):
+        if not isinstance(scope, Function | ast.Module):
             continue
         body = own_nodes(scope)
         masks = _made_of_flags(body)
@@ -194,7 +194,7 @@ def _unread_of_loop(loop: Loop) -> str:
 
 def _unread_argument(scope: ast.AST) -> str:
     """Return the argument of a function that holds flags and that nothing in it reads; "" without."""
-    if not isinstance(scope, _Function):
+    if not isinstance(scope, Function):
         return ""
     read = {_read_name(each) for statement in scope.body for each in ast.walk(statement)}
     given = [each.arg for each in (*scope.args.args, *scope.args.kwonlyargs)]
@@ -204,7 +204,7 @@ def _unread_argument(scope: ast.AST) -> str:
 def _unread_lists(tree: ast.Module) -> Iterator[str]:
     """Yield the names of flags of many steps that a function, or the module, fills and never reads."""
     for scope in ast.walk(tree):
-        if not isinstance(scope, _Function | ast.Module):
+        if not isinstance(scope, Function | ast.Module):
             continue
         body = own_nodes(scope)
         filled = {
