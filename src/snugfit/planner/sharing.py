@@ -19,9 +19,8 @@ from snugfit.core.layers import repeated_blocks
 from snugfit.errors import SettingError, SnugfitError
 from snugfit.planner.answers.answer import Answer, Choice, Rejected
 from snugfit.planner.answers.plan_figures import brief_seconds
-from snugfit.planner.choice.candidate import Candidate
+from snugfit.planner.choice.candidate import Candidate, SearchTime
 from snugfit.planner.choice.goals import ALIKE, FREE, Goal
-from snugfit.planner.choice.search_time import SearchTime
 from snugfit.planner.choice.sharing_options import Option, alternatives_of, between, options_of, rejections_of
 from snugfit.planner.choice.sharing_rules import Decision, Facts, decide
 from snugfit.planner.cost.communication import Cluster

@@ -1,8 +1,9 @@
-"""A plan that was predicted, and what it is held against."""
+"""A plan that was predicted, what it is held against, and the time to look for it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from snugfit.core.technique import Fidelity
 from snugfit.planner.answers.answer import Prediction
@@ -10,6 +11,8 @@ from snugfit.planner.choice.rungs import Techniques, level_of
 
 _MARGINS = {"cpu": 0.01}
 _UNMEASURED = 0.05
+_LEAST = 1e-3
+"""Seconds of a search for which none are left: it predicts the recipe's own plan alone."""
 
 
 def margin_on(kind: str) -> float:
@@ -81,3 +84,17 @@ class Candidate:
             other.techniques,
             other.micro_batch,
         )
+
+
+@dataclass(frozen=True)
+class SearchTime:
+    """Seconds that were given to several searches of one answer together, from `started` on; None for no bound."""
+
+    seconds: float | None
+    started: float = field(default_factory=time.monotonic)
+
+    def part(self, share: float = 1.0) -> float | None:
+        """Return this share of the seconds that are left."""
+        if self.seconds is None:
+            return None
+        return max(_LEAST, share * (self.started + self.seconds - time.monotonic()))

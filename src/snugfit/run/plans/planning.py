@@ -22,10 +22,9 @@ from snugfit.kit.losses.default_loss import default_loss
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.adapter_rate import adapter_notes
-from snugfit.planner.choice.candidate import Budget, margin_on
+from snugfit.planner.choice.candidate import Budget, SearchTime, margin_on
 from snugfit.planner.choice.cheapest import make_cheapest
 from snugfit.planner.choice.goals import WORTH, check_goal
-from snugfit.planner.choice.search_time import SearchTime
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.export import weighed
 from snugfit.planner.largest import make_largest

@@ -98,21 +98,7 @@ def no_gradient(log: Log) -> list[Finding]:
         )
         zero = [each for each in zero if each not in products]
     if zero:
-        narrow = [each.at for each in log.of(NarrowNorm)]
-        why = [f"{len(narrow)} layer norms over one value, the first made at {narrow[0]}"] if narrow else []
-        findings.append(
-            Finding(
-                "no_gradient",
-                _certainty_by_share(rest, zero),
-                f"The gradient of {len(zero)} of {len(seen)} parameters was exactly zero in all {zero[0].updates} updates."
-                + (" A layer norm over one value gives its bias, whatever it gets." if narrow else ""),
-                (narrow or [_model_line(log, zero) or _home(log, zero)])[0],
-                (named(zero), *why),
-                "width = 32   # a layer norm needs several values to compare"
-                if narrow
-                else "Look for a saturated or rounding operation between them and the loss; a softmax over one class gives zeros too.",
-            )
-        )
+        findings.append(_zero(log, seen, zero, _certainty_by_share(rest, zero)))
     still = [each for each in rest if each not in zero and not each.moved]
     if still:
         rate = max(each.largest_rate for each in still)
@@ -129,6 +115,20 @@ def no_gradient(log: Log) -> list[Finding]:
             )
         )
     return findings
+
+
+def _zero(log: Log, seen: list[ParameterSeen], zero: list[ParameterSeen], certainty: Certainty) -> Finding:
+    """Return what is said of gradients that are exactly zero: a layer norm over one value, which gives its bias whatever it gets, is why."""
+    what = f"The gradient of {len(zero)} of {len(seen)} parameters was exactly zero in all {zero[0].updates} updates."
+    narrow = [each.at for each in log.of(NarrowNorm)]
+    if narrow:
+        what += " A layer norm over one value gives its bias, whatever it gets."
+        why = f"{len(narrow)} layer norms over one value, the first made at {narrow[0]}"
+        fix = "width = 32   # a layer norm needs several values to compare"
+        return Finding("no_gradient", certainty, what, narrow[0], (named(zero), why), fix)
+    where = _model_line(log, zero) or _home(log, zero)
+    fix = "Look for a saturated or rounding operation between them and the loss; a softmax over one class gives zeros too."
+    return Finding("no_gradient", certainty, what, where, (named(zero),), fix)
 
 
 def _products_of_zeros(parameters: Sequence[ParameterSeen]) -> list[ParameterSeen]:
