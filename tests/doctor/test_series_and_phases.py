@@ -26,9 +26,9 @@ class Mixer(nn.Module):
 class Both(nn.Module):
     def __init__(self, ways):
         super().__init__()
-        self.rnn, self.out = nn.GRU(1, 8, batch_first=True, bidirectional=ways > 1), nn.Linear(8 * ways, 1)
+        self.rnn, self.out = nn.GRU(1, 8, batch_first=True, bidirectional=ways > 1), nn.Linear(8 * ways, 1)  # cause: ways
     def forward(self, v):
-        return self.out(self.rnn(v)[0])  # cause: ways
+        return self.out(self.rnn(v)[0])
 curve = torch.randn(400).cumsum(0) / 10
 starts = torch.arange(0, 360)
 net = {net}
