@@ -335,6 +335,8 @@ AGAIN = "torch.save(run.net.state_dict(), path)\nnet = fresh()\n"
         ("torch.save(run.net.state_dict(), path)\nrun.go(range(3, 4))\nnet = fresh()\nnet.load_state_dict(torch.load(path))\nprint('resume from the best')\nRun(net).go(range(3))", ""),
         # all of it comes back
         ("torch.save([run.net.state_dict(), run.optimizer.state_dict()], path)\nsaved = torch.load(path)\nnext_run = Run(fresh())\nnext_run.net.load_state_dict(saved[0])\nnext_run.optimizer.load_state_dict(saved[1])\nprint('resumed')\nnext_run.go(range(3, 6))", ""),
+        # the first one goes on beside it
+        (AGAIN + "net.load_state_dict(torch.load(path))\nprint('resumed beside')\nbeside = Run(net)\nfor epoch in range(3, 6): beside.go([epoch]); run.go([epoch])", ""),
         # it is evaluated alone
         (AGAIN + "net.load_state_dict(torch.load(path))\nprint('resumed')\nrows = torch.randn(32, 6)\nwith torch.no_grad(): print(F.mse_loss(net(rows).squeeze(1), rows.sum(1)))", ""),
     ],

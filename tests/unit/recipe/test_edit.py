@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from snugfit.errors import SettingError
 from snugfit.recipe import load_recipe
-from snugfit.recipe.edit import write_back
+from snugfit.recipe.edit import check_write_back, write_back
 
 HEAD = """\
 # mine
@@ -93,6 +94,18 @@ def test_several_settings_are_written_at_once_and_told_with_their_lines(tmp_path
     lines = write_back(path, (), {(*place, "learning_rate"): 0.1, (*place, "adamw_learning_rate"): 0.0015})
     assert lines == (f"{path}:7: adamw_learning_rate: 0.0015", f"{path}:8: learning_rate: 0.1")
     assert load_recipe(path).as_dict()["optimizer"]["muon"]["adamw_learning_rate"] == 0.0015
+
+
+def test_a_folder_in_which_nothing_can_be_written_is_said_before_values_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(HEAD)
+    check_write_back(path, (), {SIZE: (1, 2)})
+    monkeypatch.setattr(os, "access", lambda folder, mode: (folder, mode) != (tmp_path, os.W_OK))
+    with pytest.raises(SettingError, match="its folder is read-only"):
+        check_write_back(path, (), {SIZE: (1, 2)})
+    assert path.read_text() == HEAD
 
 
 def test_a_link_stays_a_link_and_the_mode_is_kept(tmp_path: Path) -> None:

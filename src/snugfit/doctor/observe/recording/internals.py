@@ -21,6 +21,7 @@ PARTS = {
     "overrides of functions": "torch._C.DisableTorchFunction",
     "modes of dispatch": "torch._C._len_torch_dispatch_stack",
     "modes of dispatch, off": "torch.utils._python_dispatch._disable_current_modes",
+    "compilations": "torch._guards.TracingContext.try_get",
     "functions that torch.compile leaves alone": "torch._disable_dynamo",
     "functions that torch.jit.script knows": "torch.jit._builtins._find_builtin",
     "functions that torch.jit.script learns": "torch.jit._builtins._register_builtin",
@@ -416,7 +417,10 @@ def tracing() -> str:
     symbolic = private_part("torch.fx")
     if symbolic is not None and symbolic():
         return "torch.fx"
+    if torch.compiler.is_exporting():
+        return "torch.export"
     mode, key = private_part("fake tensors"), private_part("fake tensors by name")
     if mode is not None and key is not None and mode(key) is not None:
-        return "fake tensors"
-    return "torch.export" if torch.compiler.is_exporting() else ""
+        compiled = private_part("compilations")
+        return "torch.compile" if compiled is not None and compiled() is not None else "fake tensors"
+    return ""

@@ -185,9 +185,11 @@ def _look_at_difference(
         return
     if not torch.is_grad_enabled():
         note_score(recorder, modules, one, other)
-    elif recorder.detailed and not result.requires_grad:
+    elif not (recorder.detailed and recorder.active):
+        return
+    elif not result.requires_grad:
         terms.alike.note(one, other)
-    elif recorder.detailed and recorder.active:
+    else:
         events = recorder.log.events
         place = len(events)
         predicted, wanted = (one, other) if one.requires_grad else (other, one)
