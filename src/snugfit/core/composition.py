@@ -25,7 +25,6 @@ from snugfit.core.technique import (
     MakeOptimizer,
     Moment,
     Rate,
-    Seams,
     Stage,
     Stateful,
     Technique,
@@ -52,6 +51,7 @@ class Composition:
     scale: LossScale | None
     sums: HostGradients | None
     export: Callable[[nn.Module], nn.Module] | None
+    exporters: tuple[str, ...]
     states: Mapping[str, Stateful]
     extended_by: tuple[Mapping[str, Any], ...]
     _steppings: tuple[_Named, ...]
@@ -210,13 +210,12 @@ def _entered(contexts: tuple[_Named, ...], batch: Batch) -> AbstractContextManag
         return stack.pop_all()
 
 
-def _exporting(seams: Sequence[Seams]) -> Callable[[nn.Module], nn.Module] | None:
-    exports = [each.export for each in seams if each.export is not None]
+def _exporting(exports: Sequence[_Named]) -> Callable[[nn.Module], nn.Module] | None:
     if not exports:
         return None
 
     def export(model: nn.Module) -> nn.Module:
-        for each in exports:
+        for _, each in exports:
             model = each(model)
         return model
 
@@ -259,6 +258,8 @@ def compose(
     for _, wrap in chain("loss"):
         loss = wrap(loss)
     adjusts = chain("adjust")
+    ways_out = [(each.card.name, made[each.card.name].export) for each in in_order(techniques, "prepare")]
+    exports = [(name, export) for name, export in reversed(ways_out) if export is not None]
     return Composition(
         names=tuple(made),
         loss=loss,
@@ -271,7 +272,8 @@ def compose(
         schedule=single("schedule"),
         scale=single("scale"),
         sums=single("sums"),
-        export=_exporting([made[each.card.name] for each in reversed(in_order(techniques, "prepare"))]),
+        export=_exporting(exports),
+        exporters=tuple(name for name, _ in exports),
         states={name: seams.state for name, seams in made.items() if seams.state is not None},
         extended_by=tuple(
             as_entry(each)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,7 +161,7 @@ def dry_run(
                 evaluate(Scored.of(step), [part], {"any": _AnyMetric(subject.seen)})
         if not step.strategy.shards:
             with recorder, recorder.label("save"):
-                _deliver(step)
+                _deliver(step, techniques, recorder)
         for memory in filter(recorder.has_seen, slots()):
             recorder.holds([memory], Role.WEIGHTS)
         recorder.lacks([*on_disk, *recorder.numbered(in_files())])
@@ -178,11 +178,29 @@ def own_garbage() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _deliver(step: Step) -> None:
+def _deliver(step: Step, techniques: Sequence[Technique], recorder: Recorder) -> None:
     """Record the model as it is saved: adapters merged, quantised weights made whole, averages in their places."""
+    model, export = step.model, step.seams.export
     with torch.no_grad(), step.averaged(), making_in_files(Path()):
-        if step.seams.export is not None:
-            step.seams.export(step.model)
+        if export is not None:
+            by = [each for each in techniques if each.card.name in step.seams.exporters]
+            recorder.leaving_nothing((_delivery_of(model), *by), lambda: export(model))
+
+
+def _delivery_of(model: nn.Module) -> Hashable:
+    """Return all that what is done to deliver a model can depend on."""
+    modules = tuple((name, type(module)) for name, module in model.named_modules())
+    places: dict[int, int] = {}
+    tensors = tuple(
+        (
+            *(places.setdefault(id(each), len(places)), type(each), each.shape, each.stride(), each.dtype),
+            *(each.device, each.untyped_storage().nbytes(), each.requires_grad),
+        )
+        for module in model.modules()
+        for each in (*module._parameters.values(), *module._buffers.values())
+        if each is not None
+    )
+    return modules, tensors
 
 
 def _copied(step: Step, job: Job) -> list[Tensor]:

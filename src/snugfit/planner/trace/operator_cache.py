@@ -18,6 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from snugfit.planner.cost.operator_costs import OpCosts
+from snugfit.planner.cost.records import Op, Storage
 from snugfit.planner.trace.known_values import by_places
 
 _PLAIN = frozenset(
@@ -182,11 +183,24 @@ def _anew(how: Any, given: Sequence[Tensor], mode: FakeTensorMode, made: list[Te
     return made[-1]
 
 
+class Done(NamedTuple):
+    """Work that let go of nothing that was there before: operators, events and storages, each numbered from where they began.
+
+    `left` is the number of the only storage that is left; None where none is.
+    """
+
+    ops: list[Op]
+    events: list[int]
+    storages: list[Storage]
+    left: int | None
+
+
 class OperatorCache:
-    """Results of calls."""
+    """Results of calls, and what was done by many of them that left nothing, by its kind."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[Any, ...], Result] = {}
+        self.done: dict[Hashable, Done] = {}
 
     def find(self, call: Call) -> Result | None:
         """Return the result of a call like this, if there is one."""

@@ -32,7 +32,7 @@ from snugfit.planner.cost.workspace import hidden_result_bytes
 from snugfit.planner.trace.accumulation import is_sole
 from snugfit.planner.trace.known_values import KnownValues
 from snugfit.planner.trace.loops import counts, needed
-from snugfit.planner.trace.operator_cache import Call, New, OperatorCache, call_of, made_anew
+from snugfit.planner.trace.operator_cache import Call, Done, New, OperatorCache, call_of, made_anew
 from snugfit.planner.trace.operator_properties import Operator
 from snugfit.planner.trace.python_overhead import Overhead, interposing
 from snugfit.planner.trace.sequence import node_number, sequence_number
@@ -205,6 +205,18 @@ class Recorder(TorchDispatchMode):
             yield
         finally:
             self._phases.pop()
+
+    def leaving_nothing(self, kind: Hashable, make: Callable[[], object]) -> None:
+        """Do what leaves nothing; where its like was done in a run before, record the operators and the storages of that."""
+        kind, before = (kind, self._place()), self.operators.done
+        if kind in before:
+            self._record_again(before[kind])
+            return
+        start = self._now()
+        make()
+        done = self._done_since(start)
+        if done is not None:
+            before[kind] = done
 
     def __torch_dispatch__(
         self,
@@ -421,34 +433,47 @@ class Recorder(TorchDispatchMode):
 
     def _made_since(self, start: tuple[int, int, int], result: Any) -> _Made | None:
         """Return what was done since then, if it left this result and nothing else, all in one place."""
-        trace, (first, event, base) = self.trace, start
-        ops, events, how = trace.ops[first:], trace.events[event:], made_anew(result)
-        if how is None or not ops or self._calls or self.values.knows(result):
+        how = made_anew(result)
+        number = None if how is None else self._known[id(result.untyped_storage())][1]
+        done = None if how is None or self.values.knows(result) else self._done_since(start, number)
+        if how is None or done is None or any(op.place is not done.ops[0].place for op in done.ops):
             return None
-        if any(abs(each) <= base for each in events) or any(op.place is not ops[0].place for op in ops):
-            return None  # it has let go of what was there before, or has done something else besides
-        events = [each - base if each > 0 else each + base for each in events]
-        number = self._known[id(result.untyped_storage())][1] - base
-        if {each - 1 for each in events if each > 0} - {-each - 1 for each in events if each < 0} != {number}:
-            return None
-        storages = [replace(each, op=each.op - first) for each in trace.storages[base:]]
-        return _Made([op.at(op.event - event) for op in ops], events, storages, number, how)
+        return _Made(done, how)
 
     def _replayed(self, made: _Made) -> Tensor:
         """Record the operators and the storages of what was made before, and return the like of its result."""
+        base = self._record_again(made.done, self._place())
+        if self._modules and self._phases and self._phases[-1] is Phase.BACKWARD:
+            self._again.update(range(base, len(self.trace.storages)))
+        result = made.result.make((), self.values.mode)
+        assert made.done.left is not None
+        self._follow(result.untyped_storage(), made.done.left + base)
+        return result
+
+    def _done_since(self, start: tuple[int, int, int], left: int | None = None) -> Done | None:
+        """Return what was done since then, if it left one storage, or none, and let go of none that was there before."""
+        trace, (first, event, base) = self.trace, start
+        ops, events = trace.ops[first:], trace.events[event:]
+        if not ops or self._calls or any(abs(each) <= base for each in events):
+            return None
+        events = [each - base if each > 0 else each + base for each in events]
+        number = None if left is None else left - base
+        alive = {each - 1 for each in events if each > 0} - {-each - 1 for each in events if each < 0}
+        if alive != ({number} - {None}):
+            return None
+        storages = [replace(each, op=each.op - first) for each in trace.storages[base:]]
+        return Done([op.at(op.event - event) for op in ops], events, storages, number)
+
+    def _record_again(self, done: Done, place: Place | None = None) -> int:
+        """Record what was done before, in another place where one is given, and return the number that its first storage has now."""
         trace, (first, event, base) = self.trace, self._now()
         self._storages = base
-        place = self._place()
-        trace.storages += [Storage(each.bytes, each.device, each.op + first) for each in made.storages]
-        trace.events += [each + base if each > 0 else each - base for each in made.events]
-        trace.ops += [op.at(op.event + event, place) for op in made.ops]
+        trace.storages += [replace(each, op=each.op + first) for each in done.storages]
+        trace.events += [each + base if each > 0 else each - base for each in done.events]
+        trace.ops += [op.at(op.event + event, place) for op in done.ops]
         trace.ops[first].packed, trace.ops[first].calls = self._around.packed_since(), self._calls
         self._calls = 0
-        if self._modules and self._phases and self._phases[-1] is Phase.BACKWARD:
-            self._again.update(range(base, len(trace.storages)))
-        result = made.result.make((), self.values.mode)
-        self._follow(result.untyped_storage(), made.left + base)
-        return result
+        return base
 
     def _place(self) -> Place:
         phase = self._phases[-1] if self._phases else Phase.SETUP
@@ -531,15 +556,9 @@ class _Stretch(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """The work for a result in memory of its own: operators, events and storages, each numbered from where they began.
+    """The work for a result in memory of its own."""
 
-    `left` is the number of the result's storage.
-    """
-
-    ops: list[Op]
-    events: list[int]
-    storages: list[Storage]
-    left: int
+    done: Done
     result: New
 
 

@@ -14,12 +14,14 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from snugfit.core.job import Plan
+from snugfit.kit.adapters import adapters
 from snugfit.planner.cost.records import Trace
 from snugfit.planner.trace.dry_run import dry_run
 from snugfit.planner.trace.known_values import KnownValues
 from snugfit.planner.trace.operator_cache import Call, New, OperatorCache, Result
 from snugfit.planner.trace.recorder import Recorder
 from snugfit.techniques import find
+from snugfit.techniques.learning import lora
 from tests.unit.planner.dry import rows_of, subject_of
 
 aten = torch.ops.aten
@@ -293,6 +295,35 @@ def test_a_dry_run_from_memory_is_the_one_that_asks_torch_each_time(names: tuple
     assert (found.ops, found.storages) == (asked.ops, asked.storages)
     assert between_operators(found) == between_operators(asked)
     assert len(memory.answered) > 0.9 * memory.asked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "others", "again"),
+    [
+        (("sgd", "nf4", "lora"), ("adamw", "nf4", "lora", "recompute"), True),
+        (("sgd", "lora"), ("adamw", "lora", "clip_norm"), True),
+        (("sgd", "lora"), ("sgd", "lora", "ema"), True),
+        (("sgd", "lora"), ("sgd", "nf4", "lora"), False),
+        (("sgd", "lora"), ("sgd", "lora", "pure_bf16"), False),
+        (("sgd", "lora"), ("sgd", "lora", "weight_streaming"), False),
+    ],
+)
+def test_a_delivery_is_made_once_for_all_plans_that_deliver_the_same(
+    names: tuple[str, ...], others: tuple[str, ...], again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[nn.Module] = []
+    monkeypatch.setattr(lora, "merged", lambda model: made.append(model) or adapters.merged(model))
+    memory = OperatorCache()
+    found = []
+    for each in (names, others):
+        subject = subject_of(model(), rows_of(), [find(name).example() for name in each])
+        found.append(dry_run(subject, Plan(micro_batch=2), subject.techniques, cache=memory))
+    assert len(made) == (1 if again else 2)
+    asked = dry_run(subject, Plan(micro_batch=2), subject.techniques)
+    assert (found[1].ops, found[1].storages) == (asked.ops, asked.storages)
+    # after the last one it hangs on the collector of garbage
+    assert between_operators(found[1])[:-1] == between_operators(asked)[:-1]
 
 
 def test_no_operator_is_hashed_where_its_result_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
