@@ -160,6 +160,7 @@ PITFALLS: dict[str, str] = {
     "read_two_ways": "one output of the model is read in two ways that contradict each other",
     "padding_side": "a text is generated behind its padding",
     "no_activation": "two linear layers with nothing between them, which are one",
+    "unscaled_half": "gradients of float16 without a loss scale, where small ones vanish",
 }
 """What the doctor knows, by id."""
 
@@ -193,9 +194,10 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "ignored_labels",
         "unknown_label",
         "bf16_in_fp16",
+        "unscaled_half",
         *_OF_THE_RATE,
     ),
-    "skipped_windows": ("learning_rate", "ignored_labels", "bf16_in_fp16"),
+    "skipped_windows": ("learning_rate", "ignored_labels", "bf16_in_fp16", "unscaled_half"),
     "scheduler_order": ("never_stepped",),
     "ignored_labels": ("truncation", "dropped_columns"),
     "end_never_scored": ("ignored_labels", "truncation"),

@@ -138,6 +138,7 @@ OBSERVED = (
     "read_two_ways",
     "graph_in_evaluation",
     "no_activation",
+    "unscaled_half",
 )
 """The pitfalls that show while a script runs."""
 

@@ -55,7 +55,9 @@ from snugfit.doctor.observe.watchers.terms.watch_signs import SignWatch
 from snugfit.doctor.observe.watchers.terms.watch_sums import watch_sums
 from snugfit.doctor.observe.watchers.terms.watch_terms import TermWatch
 from snugfit.doctor.observe.watchers.texts.watch_texts import watch_texts
+from snugfit.doctor.observe.watchers.updates.watch_halves import HalfWatch
 from snugfit.doctor.observe.watchers.updates.watch_updates import UpdateWatch
+from snugfit.doctor.observe.watchers.updates.watch_windows import WindowWatch
 
 
 def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
@@ -95,6 +97,8 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         linear,
         MaskWatch(recorder),
         AdapterWatch(recorder),
+        WindowWatch(recorder),
+        HalfWatch(recorder, gradients),
         SeriesWatch(recorder, hooked=lambda: modules.dependence.hooked),
     ]
     modules.install(patches)

@@ -302,6 +302,18 @@ class Fault(Event):
 
 
 @dataclass(frozen=True)
+class DividedForWindow(Event):
+    """A loss, differentiated next, was divided by a number, and the source says that it is that of micro-batches which are gathered.
+
+    Args:
+        name: of the number in the source.
+    """
+
+    name: str
+    number: int
+
+
+@dataclass(frozen=True)
 class Rounded(Event):
     """An optimizer has changed so small a share of those weights of 16 bits that have a gradient."""
 

@@ -147,6 +147,17 @@ def size_of_result(node: Any) -> tuple[int, ...]:
     return tuple(map(int, results[0].shape)) if results else ()
 
 
+def is_half(node: Any) -> bool:
+    """Return whether what a function gave is of float16; not where the graph does not tell.
+
+    >>> values = torch.ones(2, requires_grad=True)
+    >>> is_half(values.half().grad_fn), is_half(values.exp().grad_fn), is_half(values.bfloat16().grad_fn)
+    (True, False, False)
+    """
+    results: Sequence[Any] = getattr(node, "_input_metadata", ())
+    return bool(results) and results[0].dtype == torch.float16
+
+
 def moved_axes(node: Any, axes: int) -> list[int] | None:
     """Return which axis each one was before a transposition; None where the graph does not tell.
 

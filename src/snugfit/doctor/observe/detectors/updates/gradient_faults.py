@@ -8,7 +8,7 @@ from statistics import median
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.events.log import Log
 from snugfit.doctor.observe.events.log_views import LEAST_PASSES, Window, steps, windows
-from snugfit.doctor.observe.events.run_events import GraphUnused
+from snugfit.doctor.observe.events.run_events import DividedForWindow, GraphUnused
 from snugfit.doctor.observe.events.script_events import (
     Backward,
     Batch,
@@ -21,7 +21,7 @@ from snugfit.doctor.observe.events.script_events import (
     ZeroGrad,
 )
 
-LEAST_WASTED, FIRST_UPDATES = 4, 8
+LEAST_WASTED, FIRST_UPDATES, LEAST_WINDOWS = 4, 8, 6
 DIVIDED = 0.01
 """How far from 1 the product of a loss's share and the squared length of the window may be."""
 UNEVEN, FAR_UNEVEN = 1.05, 1.5
@@ -211,6 +211,42 @@ def accumulation(log: Log) -> list[Finding]:
             )
         ]
     return _divided_twice(accumulating) or _mean_of_means(accumulating)
+
+
+def never_gathered(log: Log) -> list[Finding]:
+    """Detect losses that are divided by the number of micro-batches to be gathered, each of which has a step of its own."""
+    for optimizer in log.optimizers:
+        mine = [each for each in windows(log) if each.optimizer == optimizer.id and each.step is not None]
+        divided = [each for each in mine if any(isinstance(e, DividedForWindow) for e in each.events)]
+        divisions = (e for window in divided for e in window.events if isinstance(e, DividedForWindow))
+        numbers = {(each.name, each.number) for each in divisions}
+        if len(divided) < LEAST_WINDOWS or len(numbers) != 1 or any(len(each.passes) > 1 for each in mine):
+            continue
+        name, number = numbers.pop()
+        if any(_most_forwards(each) >= number for each in divided):  # one loss of all micro-batches
+            continue
+        step = divided[0].step
+        return [
+            Finding(
+                "accumulation",
+                Certainty.LIKELY,
+                f"The loss is divided by `{name}`, {number}, and the optimizer steps after each backward pass: nothing is gathered, and the "
+                f"gradient is 1/{number} of that of its rows.",
+                "" if step is None else step.at,
+                (
+                    f"all of {len(mine)} windows have one micro-batch",
+                    f"it is divided before {divided[0].passes[0].at}",
+                ),
+                f"if (index + 1) % {name} == 0:\n    optimizer.step()\n    optimizer.zero_grad()",
+            )
+        ]
+    return []
+
+
+def _most_forwards(window: Window) -> int:
+    """Return how often the model that ran most often with a graph did, in a window."""
+    modules = [each.module for each in window.events if isinstance(each, Forward) and each.grad]
+    return max(map(modules.count, set(modules)), default=0)
 
 
 def _divided_twice(accumulating: list[Window]) -> list[Finding]:
@@ -423,6 +459,7 @@ DETECTORS = (
     zero_grad,
     foreign_gradients,
     accumulation,
+    never_gathered,
     last_window,
     graph_in_evaluation,
 )

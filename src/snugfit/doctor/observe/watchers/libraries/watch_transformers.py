@@ -106,10 +106,11 @@ def watch_lightning(recorder: Recorder, patches: Patches) -> None:
 
 
 def watch_accelerate(recorder: Recorder, patches: Patches) -> None:
-    """Record optimizers that step while Accelerate gathers gradients still, since it was not given them."""
-    gathering: dict[
-        int, int
-    ] = {}  # updates that had been made when an accelerator last kept gradients for later, by its number
+    """Record optimizers that step while Accelerate gathers gradients still, since it was not given them, or in each pass, since nothing tells it to gather."""
+    # updates that had been made when an accelerator last kept gradients for later, and when it last made a pass, by its number
+    gathering: dict[int, int] = {}
+    passed: dict[int, int] = {}
+    gathers: set[int] = set()
 
     def passing(original: _Call) -> _Call:
         def backward(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -128,6 +129,18 @@ def watch_accelerate(recorder: Recorder, patches: Patches) -> None:
                         recorder.add(Fault(at, update, "accumulation", what, fix, 3, certain=True))
                     if not accelerator.sync_gradients:
                         gathering[number] = update
+                        gathers.add(number)
+                    each_steps = update == passed.get(number, update) + 1
+                    if windows > 1 and each_steps and number not in gathers and not _at_end(accelerator):
+                        what = (
+                            f"Accelerate divides the loss by {windows}, and nothing tells it when a micro-batch begins: the optimizer steps in each, "
+                            f"with 1/{windows} of its gradient."
+                        )
+                        fix = "with accelerator.accumulate(model):\n    accelerator.backward(loss)\n    optimizer.step()\n    optimizer.zero_grad()"
+                        steps = (each.at for each in reversed(recorder.log.events) if isinstance(each, Step))
+                        at = next(steps, "") or where()
+                        recorder.add(Fault(at, update, "accumulation", what, fix, 6))
+                    passed[number] = update
             return original(accelerator, *args, **kwargs)
 
         return backward
@@ -137,6 +150,11 @@ def watch_accelerate(recorder: Recorder, patches: Patches) -> None:
 
     # which comes after it: where accelerate imports torch, its accelerator is there in part
     patches.after_import("accelerate.launchers", imported)
+
+
+def _at_end(accelerator: Any) -> bool:
+    """Return whether an accelerator's loader has handed out its last batch, after which it gathers nothing."""
+    return bool(accelerator.gradient_state.end_of_dataloader)
 
 
 def _look_at_best(recorder: Recorder, trainer: Any, made: str) -> None:
