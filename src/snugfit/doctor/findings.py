@@ -160,6 +160,7 @@ PITFALLS: dict[str, str] = {
     "read_two_ways": "one output of the model is read in two ways that contradict each other",
     "padding_side": "a text is generated behind its padding",
     "no_activation": "two linear layers with nothing between them, which are one",
+    "late_weights": "weights of rows are multiplied with a loss that is one number already",
     "unscaled_half": "gradients of float16 without a loss scale, where small ones vanish",
 }
 """What the doctor knows, by id."""

@@ -139,6 +139,7 @@ OBSERVED = (
     "graph_in_evaluation",
     "no_activation",
     "unscaled_half",
+    "late_weights",
 )
 """The pitfalls that show while a script runs."""
 

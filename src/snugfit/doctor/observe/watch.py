@@ -54,6 +54,7 @@ from snugfit.doctor.observe.watchers.terms.watch_numbers import watch_numbers
 from snugfit.doctor.observe.watchers.terms.watch_signs import SignWatch
 from snugfit.doctor.observe.watchers.terms.watch_sums import watch_sums
 from snugfit.doctor.observe.watchers.terms.watch_terms import TermWatch
+from snugfit.doctor.observe.watchers.terms.watch_weights import WeightWatch
 from snugfit.doctor.observe.watchers.texts.watch_texts import watch_texts
 from snugfit.doctor.observe.watchers.updates.watch_halves import HalfWatch
 from snugfit.doctor.observe.watchers.updates.watch_updates import UpdateWatch
@@ -98,6 +99,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         MaskWatch(recorder),
         AdapterWatch(recorder),
         WindowWatch(recorder),
+        WeightWatch(recorder),
         HalfWatch(recorder, gradients),
         SeriesWatch(recorder, hooked=lambda: modules.dependence.hooked),
     ]

@@ -117,6 +117,14 @@ def _divides(node: ast.AST, _: str) -> bool:
     return isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div)
 
 
+def _multiplies(node: ast.AST, _: str) -> bool:
+    """Return whether two things are multiplied, neither of which stands there as a number."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func) in ("mul", "multiply")
+    product = isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Mult)
+    return product and not any(isinstance(each, ast.Constant) for each in ast.iter_child_nodes(node))
+
+
 def _graph_left_out(node: ast.AST, _: str) -> bool:
     """Return whether gradients are taken of which no graph is made."""
     takes = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("autograd.grad")
@@ -445,6 +453,7 @@ KINDS: dict[str, Kind] = {
     "ignored_labels": Kind(
         back=(named(re.compile("ids|token|text|seq|label"), _cuts), keyword("max_length"))
     ),
+    "late_weights": Kind(back=(_multiplies,), here=(_multiplies,)),
     "leakage": Kind(
         back=(named(re.compile("^(eval|val|test)"), _computes),), here=(_runs_nothing, _compares_sizes)
     ),

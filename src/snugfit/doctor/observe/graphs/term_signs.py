@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from snugfit.doctor.observe.graphs.graph_nodes import is_log_probability, kind_of, line_of
-from snugfit.doctor.observe.graphs.loss_graph import Term, scores_summed
+from snugfit.doctor.observe.graphs.loss_graph import Term, scores_summed, sums_in
 from snugfit.doctor.observe.recording.internals import (
     averages_rows,
     exponent_of,
@@ -90,11 +90,32 @@ def likelihoods_below(terms: Sequence[Term]) -> list[GradientEdge]:
             elif kind.startswith(_TAKEN) and parts:
                 picked = taken or kind.startswith(("Gather", "Index"))
                 todo += [(each, picked) for each in parts]
-            elif kind in ("Mul", "Div", "Neg") and len(parts) == 1:
+            elif kind in ("Mul", "Div", "Neg") and len(parts) == 1 and not _is_below_zero(node):
                 todo.append((parts[0], taken or kind == "Mul"))
             else:
                 return []
     return edges
+
+
+def takes_losses_for_gains(value: Any) -> bool:
+    """Return whether a sum is multiplied by a number below 0 that is more than a sign, as returns of an agent may be."""
+    return any(_is_below_zero(each) for each in sums_in(value) if kind_of(each) in ("Mul", "Div"))
+
+
+def _is_below_zero(node: Any) -> bool:
+    """Return whether a product or a quotient has a constant with something below 0; a minus may be written as -1.
+
+    >>> import torch
+    >>> chance = torch.ones(2, requires_grad=True)
+    >>> factors = -1.0, 2.0, -2.5, torch.tensor([1.0, -3.0])
+    >>> [_is_below_zero((chance * each).grad_fn) for each in factors]
+    [False, False, True, True]
+    """
+    parts = [each for each, _ in node.next_functions]
+    other = saved(node, "_saved_self" if parts[0] is None else "_saved_other")
+    if other is not None and other.numel() > 1 and not other.is_complex():
+        return bool((other < 0).any())
+    return number_beside(node) < 0 and number_beside(node) != -1
 
 
 def losses_below(terms: Sequence[Term]) -> bool | None:

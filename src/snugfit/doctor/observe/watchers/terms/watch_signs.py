@@ -24,6 +24,7 @@ from snugfit.doctor.observe.graphs.term_signs import (
     overlap_over_sum,
     read_as_both,
     squares_of_drawn,
+    takes_losses_for_gains,
 )
 from snugfit.doctor.observe.recording.attribute_patches import Patches
 from snugfit.doctor.observe.recording.companions import Companion, LossCall, ModelCall, ModuleOutput
@@ -234,7 +235,7 @@ class SignWatch(Companion):
         """Note what falls with a loss and should rise, where no optimizer maximizes."""
         update = self._recorder.log.updates
         self._look_at_divergences(value, at)
-        edges = likelihoods_below(terms)
+        edges = [] if takes_losses_for_gains(value.grad_fn) else likelihoods_below(terms)
         if edges and all(_way(value, each) is False for each in edges):
             what = "The logarithms of the probabilities of what is right fall with the loss: it is lacking a minus."
             fix = "loss = -log_probabilities[rows, labels].mean()"
