@@ -16,6 +16,7 @@ from snugfit.doctor.observe.detectors.losses.loss_faults import (
 from snugfit.doctor.observe.detectors.rows.data_faults import (
     leakage,
     not_distributed,
+    parts_of_other_orders,
     ranks_differ,
     same_rows_on_every_rank,
     starving,
@@ -103,6 +104,29 @@ def test_ranks_that_begin_with_the_same_rows_are_reported_though_their_loader_lo
     logs[1].first_rows = [3, 4]
     assert same_rows_on_every_rank(logs) == []
     assert same_rows_on_every_rank(logs[:1]) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "seeds", "wholes", "seen"),
+    [
+        ([(2, 0), (2, 1)], [0, 17], [128, 128], True),
+        ([(4, 0), (4, 1), (4, 2), (4, 3)], [7, 7, 7, 8], [60] * 4, True),
+        ([(2, 0), (2, 1)], [0, 17], [0, 0], True),  # of a data set of its own kind, which tells no length
+        ([(2, 0), (2, 1)], [17, 17], [128, 128], False),
+        ([(1, 0), (1, 0)], [0, 17], [128, 128], False),  # each rank has rows of its own
+        ([(2, 0), (2, 1)], [0, 17], [128, 96], False),
+        ([(2, 0), (2, 0)], [0, 17], [128, 128], False),  # two of four ranks that hold one model together
+        ([(0, 0), (0, 0)], [0, 0], [128, 128], False),
+    ],
+)
+def test_ranks_take_their_parts_of_one_order(
+    parts: list[tuple[int, int]], seeds: list[int], wholes: list[int], *, seen: bool
+) -> None:
+    logs = []
+    for rank, ((whole, part), seed, rows) in enumerate(zip(parts, seeds, wholes, strict=True)):
+        loader = replace(_loader(), parts=whole, part=part, seed=seed, whole=rows)
+        logs.append(Log(rank=rank, events=_epochs(1), loaders=[loader]))
+    assert _certainties(parts_of_other_orders(logs)) == [Certainty.CERTAIN] * seen
 
 
 def test_a_distributed_sampler_that_is_never_told_the_epoch_is_reported_from_the_second_epoch() -> None:

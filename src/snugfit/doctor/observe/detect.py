@@ -153,5 +153,7 @@ def diagnose(logs: Sequence[Log]) -> tuple[Finding, ...]:
         findings += [causes.placed(finding) if causes else finding for finding in of_log]
     findings += data_faults.same_rows_on_every_rank(logs)
     findings += data_faults.ranks_differ(logs)
+    parted = data_faults.parts_of_other_orders(logs)
+    findings += [Causes(logs[0]).placed(each) for each in parted] if logs and logs[0].sources else parted
     once = {(finding.pitfall, finding.where, finding.certainty): finding for finding in reversed(findings)}
     return in_order(tuple(once.values()))

@@ -144,6 +144,7 @@ class LoaderSeen:
             makes it divides something by the size of a batch.
         classes_in_order: how many classes its rows have, where a whole pass hands them out class after class; 0 else.
         alike: why its workers draw the same random numbers, in words, and the line; "" if nothing says that they do.
+        parts, part, seed: of a sampler that shuffles rows and gives this rank one of so many parts of them: 0 parts without one.
     """
 
     id: int
@@ -172,6 +173,9 @@ class LoaderSeen:
     batch_size: int = 0
     counts_batches: bool = False
     classes_in_order: int = 0
+    parts: int = 0
+    part: int = 0
+    seed: int = 0
 
 
 @dataclass

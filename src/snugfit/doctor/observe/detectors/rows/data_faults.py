@@ -221,6 +221,32 @@ def same_rows_on_every_rank(logs: Sequence[Log]) -> list[Finding]:
     ]
 
 
+def parts_of_other_orders(logs: Sequence[Log]) -> list[Finding]:
+    """Detect ranks that take their parts of the same rows from orders of their own, since each shuffles by another seed."""
+    made: dict[str, dict[int, LoaderSeen]] = {}
+    for log in logs:
+        for each in training_loaders(log):
+            if each.parts > 1:
+                made.setdefault(each.at, {}).setdefault(log.rank, each)
+    for at, by_rank in made.items():
+        loaders = list(by_rank.values())
+        whole = len({each.parts for each in loaders}) == len({each.whole for each in loaders}) == 1
+        parts, seeds = {each.part for each in loaders}, {each.seed for each in loaders}
+        if whole and len(parts) == len(loaders) == loaders[0].parts and len(seeds) > 1:
+            return [
+                Finding(
+                    "not_distributed",
+                    Certainty.CERTAIN,
+                    f"The samplers of {len(loaders)} ranks shuffle by other seeds ({', '.join(map(str, sorted(seeds)[:4]))}): their parts are of other orders, share rows, and "
+                    "leave others out.",
+                    at,
+                    (f"each takes one of {loaders[0].parts} parts of {loaders[0].whole} rows",),
+                    "sampler = DistributedSampler(dataset, seed=seed)   # the same on each rank",
+                )
+            ]
+    return []
+
+
 def ranks_differ(logs: Sequence[Log]) -> list[Finding]:
     """Detect ranks that exchange gradients, and have other weights at the end: from the start, or since a later update."""
     by_rank = {log.rank: list(log.of(RankWeights)) for log in logs}

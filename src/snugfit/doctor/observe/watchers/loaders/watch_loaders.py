@@ -394,6 +394,15 @@ def _left_out(sampler: Any, dataset: Any) -> int:
     return max(0, len(dataset) - len(sampler.weights))
 
 
+def _part_of(sampler: Any) -> tuple[int, int, int]:
+    """Return of how many parts of rows that it shuffles a sampler of torch's kind gives which, and its seed; 0 parts of others."""
+    held = [getattr(sampler, name, None) for name in ("num_replicas", "rank", "seed")]
+    numbers = [each for each in held if type(each) is int]
+    if not getattr(sampler, "shuffle", False) or len(numbers) < len(held):
+        return 0, 0, 0
+    return numbers[0], numbers[1], numbers[2]
+
+
 def _sampler(loader: Any) -> Any:
     """Return the sampler of rows, also where batches are drawn by a sampler of their own."""
     if isinstance(loader.dataset, data.IterableDataset):
@@ -409,6 +418,7 @@ def _seen(recorder: Recorder, loader: Any) -> LoaderSeen:
         distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
     )
     alike, alike_at = draws_alike(loader)
+    parts, part, seed = _part_of(sampler)
     plain = type(sampler).__name__ in ("RandomSampler", "SequentialSampler") and batches == "BatchSampler"
     return LoaderSeen(
         id=recorder.number(loader),
@@ -429,4 +439,7 @@ def _seen(recorder: Recorder, loader: Any) -> LoaderSeen:
         whole=_length(loader.dataset),
         batch_size=loader.batch_size or 0,
         counts_batches=_counts_batches(),
+        parts=parts,
+        part=part,
+        seed=seed,
     )
