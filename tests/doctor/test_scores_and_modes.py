@@ -403,3 +403,121 @@ def test_an_evaluation_records_no_graph_that_nothing_is_differentiated_through(
 ) -> None:
     text = SCORED.format(score=score, evaluation=evaluation)
     told(tmp_path, text, "graph_in_evaluation" if pitfall else "", monkeypatch)
+
+
+WEIGHED = """
+net, criterion = nn.Linear(6, 4), nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+x, y = torch.randn(150, 6), torch.arange(150) % 4
+loader = DataLoader(TensorDataset(x, y), batch_size={size}, shuffle=True)
+loaders = {{"train": loader}}
+def fit(data_loader, batch_size={size}):
+    total, steps = 0.0, 0
+    for number, (inputs, wanted) in enumerate(data_loader):
+        optimizer.zero_grad()
+        loss = criterion(net(inputs), wanted)
+        loss.backward()
+        optimizer.step()
+        total += {added}
+        steps += 1
+    {after}
+    return total
+for epoch in range(3):
+    fit(loaders["train"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "added", "after", "pitfall"),
+    [
+        (20, "loss.item() * inputs.size(0)", "total = total / len(data_loader)  # cause", "batch_mean_scores"),
+        (20, "len(wanted) * loss.item()", "total /= len(data_loader)  # cause", "batch_mean_scores"),
+        (20, "loss.detach().item() * batch_size", "print(f'{total / len(data_loader):.3f}')  # cause", "batch_mean_scores"),
+        (20, "loss.item() * inputs.shape[0]", "print(total / len(data_loader.dataset))", ""),
+        (20, "loss.item() * inputs.size(0)", "print(total / len(data_loader) / batch_size)", ""),
+        (20, "loss.item() * inputs.size(0)", "print(total / (len(data_loader) * batch_size))", ""),
+        (20, "loss.item() * batch_size", "total /= len(data_loader)\n    total /= batch_size", ""),
+        (20, "loss.item()", "print(total / len(data_loader))", ""),
+        (20, "loss.item() * 1000", "print(total / len(data_loader))", ""),
+        (1, "loss.item() * inputs.size(0)", "print(total / len(data_loader))", ""),
+    ],
+)  # fmt: skip
+def test_a_sum_over_rows_is_divided_by_the_rows(
+    tmp_path: Path, size: int, added: str, after: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, WEIGHED.format(size=size, added=added, after=after), pitfall, monkeypatch)
+
+
+JUDGED = """
+net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+x = torch.randn(160, 6)
+y = (x[:, :1] + x[:, 1:2] > 0).float()
+for step in range(12):
+    optimizer.zero_grad()
+    F.binary_cross_entropy_with_logits(4 * net(x[:80]), y[:80]).backward()
+    optimizer.step()
+net.eval()
+with torch.no_grad():
+    scores, truth = 4 * net(x[80:]), y[80:]
+    {judged}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("judged", "pitfall"),
+    [
+        ("guess = torch.round(scores)  # cause\n    print((guess == truth).float().mean())", "wrong_scores"),
+        ("print(scores.round().eq(truth).sum() / len(truth))  # cause", "wrong_scores"),
+        ("hits = truth == scores.detach().round()  # cause\n    print(hits.sum())", "wrong_scores"),
+        ("print((torch.round(torch.sigmoid(scores)) == truth).sum())", ""),
+        ("print(scores.sigmoid().round().eq(truth).sum())", ""),
+        ("shown = torch.round(scores * 100) / 100\n    print(shown[:2], ((scores > 0) == truth.bool()).sum())", ""),
+        ("print((scores.round() == (5 * x[80:, :1]).round()).sum())", ""),
+        ("_, guess = torch.max(scores, 1)  # cause\n    print((guess == truth[:, 0]).sum())", "wrong_axis"),
+        ("guess = scores.argmax(dim=1)  # cause\n    print((guess == truth.squeeze().long()).sum())", "wrong_axis"),
+        ("guess = scores.data.max(1, keepdim=True)[1]  # cause\n    print(guess.eq(truth.view_as(guess)).sum())", "wrong_axis"),
+        ("guess = torch.argmax(scores, -1).tolist()  # cause\n    from sklearn.metrics import accuracy_score\n    print(accuracy_score(truth[:, 0].tolist(), guess))", "wrong_axis"),
+        ("best, place = scores.max(0)\n    print(best, (place == 3).sum())", ""),
+        ("kind = scores.max(1).indices\n    print((kind == torch.zeros(80)).sum())", ""),
+        ("two = torch.cat([-scores, scores], 1)\n    print((two.argmax(1) == truth[:, 0]).sum())", ""),
+        ("value = scores.max(1).values\n    print(((value > 0) == truth[:, 0].bool()).sum())", ""),
+    ],
+)  # fmt: skip
+def test_classes_are_not_taken_of_scores_that_hold_none(
+    tmp_path: Path, judged: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, JUDGED.format(judged=judged), pitfall, monkeypatch)
+
+
+MEASURED = """
+import sklearn.metrics
+from sklearn.metrics import average_precision_score, classification_report, f1_score, precision_score, r2_score, recall_score, roc_auc_score
+""" + JUDGED.replace("{judged}", "probs = torch.sigmoid(scores).flatten().numpy(); y_test = truth.flatten().numpy()\n    y_pred = (probs > 0.5).astype(int)\n    {judged}")  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("judged", "pitfall"),
+    [
+        ("print(roc_auc_score(y_test, y_pred))  # cause", "wrong_scores"),
+        ("print(average_precision_score(y_test.tolist(), [int(p > 0.4) for p in probs]))  # cause", "wrong_scores"),
+        ("print(sklearn.metrics.roc_auc_score(y_true=y_test, y_score=probs.round()))  # cause", "wrong_scores"),
+        ("print(roc_auc_score(y_test, probs))", ""),
+        ("print(average_precision_score(y_test, scores.numpy()), f1_score(y_test, y_pred))", ""),
+        ("print(roc_auc_score(y_test[:8], [0, 1] * 4) if set(y_test[:8]) == {0, 1} else 0)", ""),
+        ("shown = scores.flatten().numpy()\n    print(r2_score(shown, y_test))", ""),
+        ("print(r2_score(probs, y_test))  # cause", "wrong_scores"),
+        ("print(classification_report(y_pred, truth.flatten().int().tolist()))  # cause", "wrong_scores"),
+        ("print(recall_score(y_pred.astype(int), y_test.astype(int)))  # cause", "wrong_scores"),
+        ("print(r2_score(y_test, probs), recall_score(y_test, y_pred), classification_report(y_test, y_pred))", ""),
+        ("print(precision_score(y_pred=y_pred, y_true=y_test), f1_score(y_pred, y_test))", ""),
+        ("pred_labels, true_labels = y_pred, y_test\n    print(precision_score(true_labels, pred_labels))", ""),
+    ],
+)  # fmt: skip
+def test_a_score_gets_what_is_true_and_what_is_predicted_as_it_takes_them(
+    tmp_path: Path, judged: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, MEASURED.format(judged=judged), pitfall, monkeypatch)

@@ -44,6 +44,8 @@ from snugfit.doctor.observe.watchers.optimizers.gradient_state import Gradients
 from snugfit.doctor.observe.watchers.optimizers.watch_ranks import watch_ranks
 from snugfit.doctor.observe.watchers.optimizers.watch_schedules import watch_schedules
 from snugfit.doctor.observe.watchers.optimizers.watch_seeds import SeedWatch
+from snugfit.doctor.observe.watchers.scores.taken_classes import TakenClasses, watch_rounded
+from snugfit.doctor.observe.watchers.scores.truth_orders import OrderWatch
 from snugfit.doctor.observe.watchers.scores.watch_draws import watch_draws
 from snugfit.doctor.observe.watchers.scores.watch_masks import MaskWatch
 from snugfit.doctor.observe.watchers.scores.watch_scores import watch_scores
@@ -75,6 +77,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     signs.install(patches)
     places, likenesses = PlaceWatch(recorder), LikenessWatch(recorder)
     likenesses.install(patches)
+    orders = OrderWatch(recorder)
     heads = HeadWatch(recorder)
     heads.install(patches)
     linear = LinearWatch(recorder)
@@ -97,6 +100,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         heads,
         linear,
         MaskWatch(recorder),
+        orders,
         AdapterWatch(recorder),
         WindowWatch(recorder),
         WeightWatch(recorder),
@@ -110,7 +114,9 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     terms.install(patches)
     watch_schedules(recorder, patches)
     watch_losses(recorder, gradients, modules, noise, patches)
-    watch_argmax(recorder, modules.class_axes, patches)
+    taken = TakenClasses(recorder, orders)
+    watch_argmax(recorder, modules.class_axes, taken, patches)
+    watch_rounded(taken, recorder, patches)
     watch_nearest(recorder, modules, patches)
     watch_copies(recorder, noise, patches)
     watch_other_losses(recorder, gradients, modules, patches)
@@ -120,7 +126,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_attention(recorder, places, patches)
     watch_dropout(recorder, modules, patches)
     watch_recompute(recorder, patches)
-    watch_scores(recorder, modules, patches)
+    watch_scores(recorder, modules, taken, patches)
     watch_draws(recorder, patches)
     places.install(patches)
     watch_numbers(recorder, modules, terms, patches)

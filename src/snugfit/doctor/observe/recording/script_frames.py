@@ -30,6 +30,14 @@ def is_own(file: str) -> bool:
         return True
 
 
+def is_asked_by_script() -> bool:
+    """Return whether the script itself calls the wrapper that asks, perhaps through other wrappers of the observer: not a library."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame is not None and is_own(frame.f_code.co_filename)
+
+
 def innermost() -> FrameType | None:
     """Return the innermost frame of the script's own code."""
     frame: FrameType | None = sys._getframe(1)

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from snugfit.doctor.observe.source.hits_of_last import hits_of_last_batch
 from snugfit.doctor.observe.source.script_syntax import names_in, names_set_by, own_nodes, spans, syntax_of
@@ -14,6 +14,8 @@ from snugfit.doctor.observe.source.undivided_sums import UndividedSums
 
 _LOADER = re.compile(r"load|batches|(^|_)(dl|iter|iterator)($|_)|enumerate\(|tqdm\(", re.IGNORECASE)
 _ROWS = re.compile(r"len\(\w*(\.\w+)*\.dataset\)|len\(\w*(dataset|data_?set|_set|_ds|_data)\)", re.IGNORECASE)
+_COUNT = re.compile(r"len\(\w+(\[\w+\])?\)|\w+(\[\w+\])?\.(size\(0\)|shape\[0\])|(batch_?size|bs|bsz|b)")
+"""The rows of a batch, as they are counted."""
 _STEPS = re.compile(r"step|count|seen|iter|epoch|total_?time|time", re.IGNORECASE)
 
 
@@ -29,6 +31,7 @@ class Sum(NamedTuple):
 
 NEVER_BACK, FIRST_ALONE, MEANS_BY_ROWS = "never set back", "the first batch alone", "means divided by rows"
 LAST_BY_ALL = "hits of the last batch divided by all rows"
+ROWS_BY_BATCHES = "a sum over rows divided by batches"
 SUM_BESIDE_MEAN = "a sum beside the mean of the training"
 
 
@@ -51,6 +54,7 @@ def _of_scope(scope: ast.Module | ast.FunctionDef) -> Iterator[Sum]:
         if _LOADER.search(ast.unparse(loop.iter)):
             yield from _ended_at_once(loop)
             yield from _means_by_rows(scope, loop)
+            yield from _rows_by_batches(scope, loop)
             hits = hits_of_last_batch(scope, loop)
             if hits is not None:
                 yield Sum(*hits, loop.lineno, loop.end_lineno or loop.lineno, LAST_BY_ALL)
@@ -100,6 +104,34 @@ def _means_by_rows(scope: ast.AST, loop: ast.For) -> Iterator[Sum]:
             if behind and ast.unparse(over) == name and _ROWS.fullmatch(ast.unparse(by)):
                 yield Sum(each.lineno, name, loop.lineno, end, MEANS_BY_ROWS)
                 return
+
+
+def _rows_by_batches(scope: ast.AST, loop: ast.For) -> Iterator[Sum]:
+    """Yield a sum of means, each multiplied by the rows of its batch, that is divided by the batches of the loop's loader and by nothing else."""
+    end, over = loop.end_lineno or loop.lineno, loop.iter
+    while isinstance(over, ast.Call) and over.args and isinstance(over.func, ast.Name | ast.Attribute):
+        over = over.args[0]  # enumerate, tqdm
+    batches = f"len({ast.unparse(over)})"
+    for name, added in _sums_of(loop).items():
+        value = added.value
+        if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Mult):
+            continue
+        if not any(_COUNT.fullmatch(ast.unparse(each)) for each in (value.left, value.right)):
+            continue
+        divided = [each for each in ast.walk(scope) if _is_quotient_of(each, name)]
+        further = {id(each.left) for each in ast.walk(scope) if isinstance(each, ast.BinOp)}
+        for each in divided:
+            by = each.right if isinstance(each, ast.BinOp) else each.value
+            alone = isinstance(each, ast.AugAssign) or id(each) not in further
+            if each.lineno > end and alone and len(divided) == 1 and ast.unparse(by) == batches:
+                yield Sum(each.lineno, name, loop.lineno, end, ROWS_BY_BATCHES)
+
+
+def _is_quotient_of(node: ast.AST, name: str) -> TypeGuard[ast.BinOp | ast.AugAssign]:
+    """Return whether a node divides what has this name."""
+    if isinstance(node, ast.AugAssign):
+        return isinstance(node.op, ast.Div) and ast.unparse(node.target) == name
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and ast.unparse(node.left) == name
 
 
 def _is_weighed(loop: ast.For, name: str) -> bool:

@@ -7,9 +7,10 @@ import ast
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.detectors.updates.schedule_faults import plateau_metric
 from snugfit.doctor.observe.events.log import Log
-from snugfit.doctor.observe.events.script_events import ScheduleStep
+from snugfit.doctor.observe.events.script_events import ScheduleStep, SklearnScore
 from snugfit.doctor.observe.source.best_directions import reversed_comparisons, waits_backwards
 from snugfit.doctor.observe.source.bindings import statements_at
+from snugfit.doctor.observe.source.exchanged import exchanged_arguments
 from snugfit.doctor.observe.source.policy_signs import lowered_policies
 from snugfit.doctor.observe.source.trails import Place, Trails, place_of
 
@@ -52,6 +53,27 @@ def backward_plateaus(log: Log) -> list[Finding]:
     return []
 
 
+def exchanged_scores(log: Log) -> list[Finding]:
+    """Detect a score of scikit-learn, of those that take the truth first, that is given the predictions first, by what both are called."""
+    findings = []
+    for event in log.of(SklearnScore) if log.updates else ():
+        at = place_of(event.at, log.sources)
+        given = exchanged_arguments(at[0], at[1], event.function) if at is not None else None
+        if given is not None and event.function in _TRUTH_FIRST:
+            first, second = given
+            findings.append(
+                Finding(
+                    "wrong_scores",
+                    Certainty.LIKELY,
+                    f"{event.function} takes what is true first, and is given `{first}` before `{second}`: it is {_TRUTH_FIRST[event.function]}.",
+                    event.at,
+                    (),
+                    f"{event.function}({second}, {first})",
+                )
+            )
+    return list(dict.fromkeys(findings))
+
+
 def lowered_likelihoods(log: Log) -> list[Finding]:
     """Detect a loss to which the product of a likelihood and what was gained is added, not taken off."""
     if not log.updates or any(each.maximizes for each in log.optimizers):
@@ -74,4 +96,15 @@ def _shown(log: Log, at: Place) -> str:
     return f"{name}:{at[1]}"
 
 
-DETECTORS = (backward_best_scores, backward_plateaus, lowered_likelihoods)
+_TRUTH_FIRST = {
+    "average_precision_score": "of other rows",
+    "balanced_accuracy_score": "the share of hits among what was predicted, not among what is true",
+    "classification_report": "precision under the name of recall, and recall under that of precision",
+    "log_loss": "another number",
+    "precision_score": "the recall",
+    "r2_score": "divided by the variance of the predictions",
+    "recall_score": "the precision",
+    "roc_auc_score": "of other rows",
+}
+"""Scores that are others when their two arguments change places, and what they are then."""
+DETECTORS = (backward_best_scores, backward_plateaus, exchanged_scores, lowered_likelihoods)

@@ -11,6 +11,7 @@ from snugfit.doctor.observe.source.score_sums import (
     LAST_BY_ALL,
     MEANS_BY_ROWS,
     NEVER_BACK,
+    ROWS_BY_BATCHES,
     SUM_BESIDE_MEAN,
 )
 
@@ -35,6 +36,11 @@ _WAYS = {
         "`{name}` is the sum of the means of the batches, and is shown beside the mean of the training's loss: it is larger by the number of its batches.",
         "{name} += loss.item() * len(inputs)   # and divided by len(loader.dataset)",
     ),
+    ROWS_BY_BATCHES: (
+        "batch_mean_scores",
+        "`{name}` is a sum over rows, each mean times the rows of its batch, and is divided by the number of batches: it comes out as many times too large as a batch has rows.",
+        "{name} / len(loader.dataset)   # the rows, as each mean was multiplied by them; or no product, and the batches",
+    ),
     MEANS_BY_ROWS: (
         "batch_mean_scores",
         "`{name}` is a sum of means over the rows of each batch, and is divided by the number of rows: it comes out as many times too small as a batch has rows.",
@@ -44,7 +50,7 @@ _WAYS = {
 
 
 _OF_BATCHES = (LAST_BY_ALL, SUM_BESIDE_MEAN)
-_OF_MEANS = (MEANS_BY_ROWS, SUM_BESIDE_MEAN)
+_OF_MEANS = (MEANS_BY_ROWS, ROWS_BY_BATCHES, SUM_BESIDE_MEAN)
 """Sums that say something wrong where a mean of each batch is added."""
 """Sums of a loop that say nothing wrong where that has one batch."""
 
@@ -58,6 +64,11 @@ def wrong_score_sums(log: Log) -> list[Finding]:
         ran = [each for each in (*losses, *log.of(Forward)) if _is_in(each.at, file, event)]
         means = [each.mean for each in losses if _is_in(each.at, file, event)]
         if not ran or (event.way in _OF_MEANS and (not means or not all(each.mean for each in losses))):
+            continue
+        if (
+            event.way == ROWS_BY_BATCHES
+            and max((e.rows for e in ran if isinstance(e, Forward)), default=0) < 2
+        ):
             continue
         if event.way in _OF_BATCHES and not _has_batches(log, file, event):
             continue

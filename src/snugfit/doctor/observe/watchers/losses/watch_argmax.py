@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,15 +12,16 @@ from snugfit.doctor.observe.events.script_events import WrongAxis
 from snugfit.doctor.observe.recording.attribute_patches import Patches
 from snugfit.doctor.observe.recording.internals import script_as
 from snugfit.doctor.observe.recording.recorder import Recorder
-from snugfit.doctor.observe.recording.script_frames import is_own, where
+from snugfit.doctor.observe.recording.script_frames import is_asked_by_script, where
 from snugfit.doctor.observe.watchers.losses.watch_losses import simple_loss
 from snugfit.doctor.observe.watchers.modules.class_axes import ClassAxes
+from snugfit.doctor.observe.watchers.scores.taken_classes import TakenClasses
 from snugfit.doctor.observe.watchers.tensors.watch_cuts import note_cut
 
 _Call = Callable[..., Any]
 
 
-def watch_argmax(recorder: Recorder, axes: ClassAxes, patches: Patches) -> None:
+def watch_argmax(recorder: Recorder, axes: ClassAxes, taken: TakenClasses, patches: Patches) -> None:
     """Record calls of argmax, and over which axis it takes the best."""
 
     def scoring(original: _Call) -> _Call:
@@ -34,10 +34,11 @@ def watch_argmax(recorder: Recorder, axes: ClassAxes, patches: Patches) -> None:
                 if input.dim() > 1:
                     recorder.add(simple_loss(recorder, "argmax", "", False))
                 _look_at_argmax(recorder, axes, input, axis)
-                if recorder.detailed and is_own(sys._getframe(1).f_code.co_filename):
+                if recorder.detailed and is_asked_by_script():
                     note_cut(recorder, input)
             result = original(input, *args, **kwargs)
             with recorder.guard():
+                taken.note_best(result, input, axis)
                 if axis in (0, -2) and input.dim() == 2 and result.dim() == 1 and not torch.is_grad_enabled():
                     axes.note_best(result, input, where())
                 elif axis is None and input.dim() == 2 and result.dim() == 0:
@@ -49,12 +50,18 @@ def watch_argmax(recorder: Recorder, axes: ClassAxes, patches: Patches) -> None:
     def taking(original: _Call) -> _Call:
         def largest(input: Any, *args: Any, **kwargs: Any) -> Any:
             axis = args[0] if args else kwargs.get("dim")
-            if isinstance(axis, int) and isinstance(input, Tensor) and input.dim() > 2:
-                own = is_own(sys._getframe(1).f_code.co_filename)
-                if own and not (torch.compiler.is_dynamo_compiling() or recorder.looking) and recorder.active:
-                    with recorder.guard():
-                        _look_at_argmax(recorder, axes, input, axis)
-            return original(input, *args, **kwargs)
+            if not isinstance(axis, int) or not isinstance(input, Tensor) or input.dim() < 2:
+                return original(input, *args, **kwargs)
+            looked = not (torch.compiler.is_dynamo_compiling() or recorder.looking) and recorder.active
+            looked = looked and is_asked_by_script()
+            if looked and input.dim() > 2:
+                with recorder.guard():
+                    _look_at_argmax(recorder, axes, input, axis)
+            result = original(input, *args, **kwargs)
+            if looked:
+                with recorder.guard():
+                    taken.note_best(result, input, axis)
+            return result
 
         return largest
 

@@ -25,6 +25,7 @@ from snugfit.doctor.observe.recording.attribute_patches import Patches
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import is_own, where
 from snugfit.doctor.observe.watchers.modules.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watchers.scores.taken_classes import TakenClasses
 from snugfit.doctor.observe.watchers.scores.watch_loops import look_at_loop
 from snugfit.doctor.observe.watchers.tensors.watch_shapes import look_at_scored_shapes
 from snugfit.doctor.observe.watchers.texts.stepped_tokens import look_at_truths
@@ -123,7 +124,7 @@ def _look_at_comparison(recorder: Recorder, modules: ModuleWatch, one: Any, othe
         look_at_loop(recorder, modules, mean=False)
 
 
-def _comparing(recorder: Recorder, modules: ModuleWatch) -> Callable[[_Call], _Call]:
+def _comparing(recorder: Recorder, modules: ModuleWatch, taken: TakenClasses) -> Callable[[_Call], _Call]:
     """Return what wraps a comparison for equality."""
 
     def wrapped(original: _Call) -> _Call:
@@ -134,11 +135,14 @@ def _comparing(recorder: Recorder, modules: ModuleWatch) -> Callable[[_Call], _C
                 with recorder.guard():
                     look_at_truths(recorder, input, other)
             follows = _follows_evaluation(recorder)
-            if not (follows or modules.class_axes.bests or modules.class_axes.whole):
+            if not (
+                follows or modules.class_axes.bests or modules.class_axes.whole or taken.waits_for(input)
+            ):
                 return original(input, other, *args, **kwargs)
             with recorder.guard():
                 _look_at_columns(recorder, modules, input, other)
                 _look_at_whole(recorder, modules, input, other)
+                taken.compared(input, other)
                 if follows:
                     _look_at_comparison(recorder, modules, input, other)
             result = original(input, other, *args, **kwargs)
@@ -207,7 +211,7 @@ def _taking(recorder: Recorder, modules: ModuleWatch) -> Callable[[_Call], _Call
     return wrapped
 
 
-def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+def watch_scores(recorder: Recorder, modules: ModuleWatch, taken: TakenClasses, patches: Patches) -> None:
     """Record the first comparison for equality after a forward pass without a graph, where each of its rows has an entry."""
 
     def scoring(original: _Call) -> _Call:
@@ -218,6 +222,9 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
             with recorder.guard():
                 right = args[0] if args else kwargs.get("y_true")
                 rows = len(right) if recorder.active and isinstance(right, Sized) else 0
+                predicted = args[1] if len(args) > 1 else kwargs.get("y_pred", kwargs.get("y_score"))
+                if rows and isinstance(predicted, Sized):
+                    taken.scored(name, right, predicted)
             result = original(*args, **kwargs)
             with recorder.guard():
                 if rows:
@@ -241,4 +248,4 @@ def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> 
         "__eq__",
         "__ne__",
     ):  # torch.eq itself stays: TorchScript knows it by its identity
-        patches.wrap(Tensor, name, _comparing(recorder, modules))
+        patches.wrap(Tensor, name, _comparing(recorder, modules, taken))
