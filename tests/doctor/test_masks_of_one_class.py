@@ -63,3 +63,55 @@ def test_nothing_is_said_of_an_evaluation_early_in_the_run(tmp_path: Path) -> No
 def test_what_was_given_in_an_earlier_evaluation_does_not_count(tmp_path: Path) -> None:
     script = ROWS.format(outputs=2, seen=0, truth="vm", rate=0.02)
     told(tmp_path, script + BEST + "net.train()\n" + looped(TWO, 90) + BEST, "imbalance")
+
+
+CUT = """
+class Scenes(Dataset):
+    def __init__(self, count, to_tensor=None):
+        draw = np.random.RandomState(0)
+        self.pictures = draw.randint(0, 255, (count, 12, 12)).astype(np.uint8)
+        self.masks = draw.randint(0, {most}, (count, 12, 12)).astype(np.uint8)
+        self.to_tensor = to_tensor
+    def __len__(self):
+        return len(self.masks)
+    def __getitem__(self, number):
+        picture, mask = self.pictures[number], self.masks[number]
+        {row}
+        return picture, mask
+def scaled(array):
+    return torch.from_numpy(array).float().div(255)
+def to_tensor(array):
+    return torch.from_numpy(array).unsqueeze(0).float() / 255.0
+net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+for epoch in range(3):
+    for picture, mask in DataLoader(Scenes(40, to_tensor), batch_size=8, shuffle=True):
+        {batch}
+        loss = F.cross_entropy(net(picture), mask)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+PICTURE = "picture = scaled(picture)[None]\n        "
+
+
+@pytest.mark.parametrize(
+    ("most", "row", "batch", "pitfall"),
+    [
+        (3, PICTURE + "mask = scaled(mask).long()  # cause", "pass", "imbalance"),
+        (3, "picture, mask = self.to_tensor(picture), self.to_tensor(mask)", "mask = mask.squeeze(1).long()  # cause", "imbalance"),
+        (3, PICTURE + "mask = mask.astype(np.float32) / 255\n        mask = torch.from_numpy(mask.astype(np.int64))  # cause", "pass", "imbalance"),
+        (3, PICTURE + "mask = torch.from_numpy(mask) / 255", "mask = mask.to(torch.int64)  # cause", "imbalance"),
+        # classes stay what they are
+        (3, PICTURE + "mask = torch.from_numpy(mask).long()", "pass", ""),
+        (3, PICTURE + "mask = (scaled(mask) * 255).round().long()", "pass", ""),
+        (3, PICTURE + "mask = (torch.from_numpy(mask) / 2 > 0.5).long()", "pass", ""),
+        # there is nothing to find, in masks that nothing divides
+        (1, PICTURE + "mask = torch.from_numpy(mask).long()", "pass", ""),
+        (1, "picture, mask = to_tensor(picture), torch.as_tensor(mask, dtype=torch.long)", "pass", ""),
+    ],
+)  # fmt: skip
+def test_masks_are_not_brought_to_one_and_cut(
+    tmp_path: Path, most: int, row: str, batch: str, pitfall: str
+) -> None:
+    told(tmp_path, CUT.format(most=most, row=row, batch=batch), pitfall)

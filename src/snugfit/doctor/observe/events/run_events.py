@@ -371,6 +371,15 @@ class GraphUnused(Event):
 
 
 @dataclass(frozen=True)
+class PlaceLabels(Event):
+    """A loss over so many classes got the labels of all places of pictures; `alike` tells whether all of them are class 0."""
+
+    classes: int
+    places: int
+    alike: bool
+
+
+@dataclass(frozen=True)
 class OneClassPredicted(Event):
     """A model gave, without a graph, the classes of all places of pictures whose masks a loader had drawn; the line is that of the last loss.
 

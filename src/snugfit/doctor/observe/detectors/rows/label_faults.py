@@ -8,9 +8,11 @@ from collections import Counter
 from snugfit.doctor.findings import LEAST_ENDS, Certainty, Finding
 from snugfit.doctor.observe.events.log import Log
 from snugfit.doctor.observe.events.log_views import trained_models, training_loaders
-from snugfit.doctor.observe.events.run_events import EndSeen, OneClassPredicted
+from snugfit.doctor.observe.events.run_events import EndSeen, OneClassPredicted, PlaceLabels
 from snugfit.doctor.observe.events.script_events import Forward, Loss, OutsideDomain, ScoresAsLogits
 from snugfit.doctor.observe.events.text_events import HeadTokens, Labels, MaskedTokens, Tokenized
+from snugfit.doctor.observe.source.cut_labels import cut_behind_division
+from snugfit.doctor.observe.source.trails import Trails, place_of
 
 NEARLY_ALL = 0.99
 MANY_CUT = 0.5
@@ -243,6 +245,30 @@ def one_class_everywhere(log: Log) -> list[Finding]:
                 )
             ]
     return []
+
+
+def labels_cut_to_nothing(log: Log) -> list[Finding]:
+    """Detect masks that are brought to 0 to 1, as pictures are, and then cut to whole numbers: all of them are class 0."""
+    seen = list(log.of(PlaceLabels))
+    at = place_of(seen[0].at, log.sources) if len(seen) >= LEAST_SORTED else None
+    if at is None or not all(each.alike for each in seen):
+        return []
+    trails = Trails(log.sources.values())
+    cut = cut_behind_division(trails, at)
+    if cut is None:
+        return []
+    shown = next(name for name, file in log.sources.items() if file == cut[0])
+    places = sum(each.places for each in seen)
+    return [
+        Finding(
+            "imbalance",
+            Certainty.CERTAIN,
+            f"All {places:,} labels of the first {len(seen)} batches are class 0, of {seen[0].classes}: the masks are brought to 0 to 1 as pictures are, and cut to whole numbers.",
+            f"{shown}:{cut[1]}",
+            (f"the loss is computed at {seen[0].at}",),
+            "mask = torch.as_tensor(np.array(mask), dtype=torch.long)   # neither ToTensor nor a division: its numbers are classes",
+        )
+    ]
 
 
 def sorted_classes(log: Log) -> list[Finding]:
@@ -509,6 +535,7 @@ DETECTORS = (
     unused_class,
     outside_domain,
     imbalance,
+    labels_cut_to_nothing,
     one_class_everywhere,
     shifted_labels,
     special_tokens,

@@ -8,13 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from snugfit.doctor.observe.events.run_events import OneClassPredicted
-from snugfit.doctor.observe.recording.companions import Companion
+from snugfit.doctor.observe.events.run_events import OneClassPredicted, PlaceLabels
+from snugfit.doctor.observe.recording.companions import Companion, LossCall
 from snugfit.doctor.observe.recording.own_source import line_of_loss
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import where
 
 LEAST_SIDE, MOST_NUMBERS, MOST_LOOKS = 4, 1_000_000, 10_000
+_OVER_CLASSES = ("cross_entropy", "nll_loss")
 
 
 class MaskWatch(Companion):
@@ -34,6 +35,15 @@ class MaskWatch(Companion):
     def differentiated(self, value: Tensor) -> None:
         del value  # its line alone is meant
         self._learned_at = line_of_loss() or where()
+
+    def lost(self, loss: LossCall) -> None:
+        """Look at the labels of places that a loss over several classes gets."""
+        scores, target = loss.scores, loss.target
+        over = loss.name in _OVER_CLASSES and scores.dim() == target.dim() + 1 >= 4 and scores.shape[1] > 1
+        if over and not target.is_floating_point() and target.numel():
+            alike = not bool(target.any())
+            update = self._recorder.log.updates
+            self._recorder.add(PlaceLabels(where(), update, scores.shape[1], target.numel(), alike))
 
     def evaluated(self, model: int, output: Any) -> None:
         """Look at what a model gave without a graph."""
