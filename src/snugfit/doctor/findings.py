@@ -162,6 +162,7 @@ PITFALLS: dict[str, str] = {
     "no_activation": "two linear layers with nothing between them, which are one",
     "late_weights": "weights of rows are multiplied with a loss that is one number already",
     "unscaled_half": "gradients of float16 without a loss scale, where small ones vanish",
+    "equal_units": "all units of a layer begin alike and learn alike, which makes them one",
 }
 """What the doctor knows, by id."""
 

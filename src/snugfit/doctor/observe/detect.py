@@ -23,6 +23,7 @@ from snugfit.doctor.observe.detectors.updates import (
     rate_faults,
     scaling_faults,
     schedule_faults,
+    unit_faults,
 )
 from snugfit.doctor.observe.events.log import Log
 
@@ -33,6 +34,7 @@ DETECTORS: tuple[Detector, ...] = (
     *parameter_faults.DETECTORS,
     *mode_faults.DETECTORS,
     *schedule_faults.DETECTORS,
+    *unit_faults.DETECTORS,
     *checkpoint_faults.DETECTORS,
     *resume_faults.DETECTORS,
     *label_faults.DETECTORS,
@@ -140,6 +142,7 @@ OBSERVED = (
     "no_activation",
     "unscaled_half",
     "late_weights",
+    "equal_units",
 )
 """The pitfalls that show while a script runs."""
 

@@ -32,6 +32,7 @@ from snugfit.doctor.observe.watchers.losses.watch_losses import watch_losses, wa
 from snugfit.doctor.observe.watchers.losses.watch_paths import watch_paths
 from snugfit.doctor.observe.watchers.losses.watch_taught import TaughtWatch
 from snugfit.doctor.observe.watchers.modules.adapters import AdapterWatch
+from snugfit.doctor.observe.watchers.modules.equal_units import EqualWatch
 from snugfit.doctor.observe.watchers.modules.linear_models import LinearWatch
 from snugfit.doctor.observe.watchers.modules.new_heads import HeadWatch
 from snugfit.doctor.observe.watchers.modules.watch_dropout import watch_dropout
@@ -101,6 +102,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         linear,
         MaskWatch(recorder),
         orders,
+        EqualWatch(recorder),
         AdapterWatch(recorder),
         WindowWatch(recorder),
         WeightWatch(recorder),

@@ -371,6 +371,18 @@ class GraphUnused(Event):
 
 
 @dataclass(frozen=True)
+class EqualUnits(Event):
+    """Rows of a weight of this shape, one for each unit of a layer, are all the same before this update, after others that moved them.
+
+    Args:
+        name: of the weight; "" where no module was seen that has it.
+    """
+
+    name: str
+    shape: list[int]
+
+
+@dataclass(frozen=True)
 class PlaceLabels(Event):
     """A loss over so many classes got the labels of all places of pictures; `alike` tells whether all of them are class 0."""
 
