@@ -303,3 +303,82 @@ def test_objects_that_fail_when_asked_and_arguments_by_name_end_neither_script_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told(tmp_path, OWN_CLASSES, "", monkeypatch)
+
+
+WEIGHTS = """
+labels = (torch.arange(240) % 6 == 0).long()
+of_class = 1.0 / torch.bincount(labels).float()
+rows = torch.utils.data.TensorDataset(torch.randn(240, 6), labels)
+{made}
+net = nn.Linear(6, 2)
+optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+for epoch in range(3):
+    for x, y in loader:
+        loss = F.cross_entropy(net(x), y, weight=torch.ones(2))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+WEIGHED = "sampler = torch.utils.data.WeightedRandomSampler({weights}, 240)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("made", "pitfall"),
+    [
+        (WEIGHED.format(weights="of_class") + "  # cause\nloader = DataLoader(rows, 20, sampler=sampler)", "rows_left_out"),
+        ("def draws(weights):\n    return torch.utils.data.WeightedRandomSampler(weights, 240)  # cause\nloader = DataLoader(rows, 20, sampler=draws(of_class))", "rows_left_out"),
+        ("loader = DataLoader(rows, 20, sampler=torch.utils.data.WeightedRandomSampler(of_class, 240))  # cause", "rows_left_out"),
+        (WEIGHED.format(weights="of_class[labels]") + "\nloader = DataLoader(rows, 20, sampler=sampler)", ""),
+    ],
+)  # fmt: skip
+def test_weights_of_classes_are_named_where_the_sampler_is_made(
+    tmp_path: Path, made: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, WEIGHTS.format(made=made), pitfall, monkeypatch)
+
+
+TURNED = """
+class Scenes(Dataset):
+    def __init__(self, turned=None):
+        self.pictures, self.masks = torch.rand(16, 1, 12, 12), (torch.rand(16, 1, 12, 12) > 0.5).float()
+        self.aug = turned
+    def __len__(self):
+        return 16
+    def __getitem__(self, number):
+        picture, mask = self.pictures[number], self.masks[number]
+        {row}
+        return picture, mask
+def turned(values):
+    if torch.rand(()) < 0.5:
+        values = values.flip(-1)
+    return values.flip(-2) if torch.rand(()) < 0.5 else values
+net = nn.Conv2d(1, 1, 3, padding=1)
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+loader = DataLoader(Scenes(turned), 8, shuffle=True)
+for epoch in range(8):
+    for picture, mask in loader:
+        loss = F.binary_cross_entropy_with_logits(net(picture), mask)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("row", "pitfall"),
+    [
+        ("picture = self.aug(picture)\n        mask = self.aug(mask)  # cause", "mismatched_rows"),
+        ("picture, mask = self.aug(picture), self.aug(mask)  # cause", "mismatched_rows"),
+        (
+            "tfm = self.aug\n        picture = tfm(picture)\n        mask = tfm(mask)  # cause",
+            "mismatched_rows",
+        ),
+        ("picture, mask = self.aug(torch.stack([picture, mask]))", ""),
+    ],
+)
+def test_a_mask_that_is_turned_by_itself_is_named_where_it_is_turned(
+    tmp_path: Path, row: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, TURNED.format(row=row), pitfall, monkeypatch)

@@ -472,6 +472,7 @@ KINDS: dict[str, Kind] = {
     "own_row_scored": Kind(back=(_computes,)),
     "random_validation": Kind(back=(_sets_transform,), anywhere=(_sets_transform,)),
     "range_test_kept": Kind(anywhere=(_tests_rate,)),
+    "rows_left_out": Kind(back=(calls(frozenset(["WeightedRandomSampler"])),)),
     "schedule_length": Kind(
         back=(
             keyword(

@@ -56,7 +56,10 @@ HALF, NEARLY_ALL = 0.5, 0.9
 """So many beginnings of a pass there must be: of a batch of one among few rows, the same comes in turn by chance."""
 _DIVIDES = re.compile(r"/=?\s*(max\()?\s*len\(")
 _BATCHES = re.compile(r"//?\s*[\w.\"'\[\]]*(batch|bs)", re.IGNORECASE)
-_TRANSFORMS = re.compile(r"(transform|augment|flip|crop|rotate)\w*\(")
+_TRANSFORMS = re.compile(
+    r"(transform|augment|flip|crop|rotate|rot90)\w*\(|(\b|_)(augs?|tfms?|trans|jitter)\("
+)
+_OF_MASKS = re.compile(r"mask|label|target|seg", re.IGNORECASE)
 
 
 def watch_loaders(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
@@ -362,13 +365,15 @@ def _source_line() -> str:
 
 
 def _line_of_transform(dataset: Any) -> str:
-    """Return file:line where a script's own data set transforms a row; "" where none of it is seen."""
+    """Return file:line where a script's own data set transforms a row, its mask rather than its picture; "" where none of it is seen."""
     dataset = _base_of(dataset)
     code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
     if code is None or not is_own(code.co_filename):
         return ""
     numbers = sorted({line for *_, line in code.co_lines() if line is not None})
-    lines = [each for each in numbers if _TRANSFORMS.search(linecache.getline(code.co_filename, each))]
+    text = {each: linecache.getline(code.co_filename, each) for each in numbers}
+    lines = [each for each in numbers if _TRANSFORMS.search(text[each])]
+    lines = [each for each in lines if _OF_MASKS.search(text[each])] or lines
     return f"{shown(code.co_filename)}:{lines[0] if lines else numbers[0]}"
 
 
