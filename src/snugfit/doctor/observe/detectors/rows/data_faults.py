@@ -9,6 +9,7 @@ from snugfit.doctor.findings import LARGE_LEAK, Certainty, Finding
 from snugfit.doctor.observe.events.log import LoaderSeen, Log, Overlap
 from snugfit.doctor.observe.events.log_views import is_scored, trained_models, training_loaders
 from snugfit.doctor.observe.events.script_events import Batch, EpochEnd, Forward, RankWeights
+from snugfit.doctor.observe.source.folds import FoldModel, model_of_folds
 from snugfit.doctor.observe.source.selection_by_test import chooses_by_score, set_called
 from snugfit.doctor.observe.source.trails import place_of
 
@@ -42,6 +43,21 @@ def leakage(log: Log) -> list[Finding]:
         if overlap.apart or (loader is not None and loader.dataset_id in trained):
             on_purpose = True
         natural = not on_purpose and share <= BY_NATURE * overlap.repeated
+        fold, shared = (None, "") if on_purpose or loader is None else _of_folds(log, overlap.at, loader.at)
+        if fold is not None and fold.anew:
+            continue  # what earlier folds have learned is gone
+        if shared:
+            findings.append(
+                Finding(
+                    "leakage",
+                    Certainty.CERTAIN if share >= LARGE_LEAK else Certainty.LIKELY,
+                    f"{overlap.shared} of {overlap.rows} evaluated rows ({share:.0%}) were trained on, in earlier folds: all folds go on with one model.",
+                    shared,
+                    (f"the evaluation's loader, in the loop over folds: {loader.at if loader else ''}",),
+                    "for train, valid in folds:\n    model = Model()   # and its optimizer: each fold begins anew",
+                )
+            )
+            continue
         findings.append(
             Finding(
                 "leakage",
@@ -67,6 +83,18 @@ def leakage(log: Log) -> list[Finding]:
             )
         )
     return findings
+
+
+def _of_folds(log: Log, scored_at: str, loader_at: str) -> tuple[FoldModel | None, str]:
+    """Return what the loop over folds that makes a loader does with the model that is scored, and the line that makes it before that loop; None and "" without."""
+    place = place_of(loader_at, log.sources)
+    scored = {e.module for e in log.of(Forward) if e.at == scored_at and not e.grad}
+    for model in log.models if place is not None else ():
+        if model.id in scored and model.called and place is not None:
+            fold = model_of_folds(*place, model.called)
+            if fold is not None:
+                return fold, f"{loader_at.rpartition(':')[0]}:{fold.line}" * bool(fold.line)
+    return None, ""
 
 
 def unread_loader(log: Log) -> list[Finding]:

@@ -19,6 +19,8 @@ from snugfit.doctor.observe.events.script_events import (
     Step,
 )
 from snugfit.doctor.observe.events.state_events import Restore, StateRestore
+from snugfit.doctor.observe.source.folds import loop_of_folds
+from snugfit.doctor.observe.source.trails import place_of
 
 LEAST_TIMES = 3
 LEAST_STEPS = 2
@@ -108,6 +110,9 @@ def optimizer_rebuilt(log: Log) -> list[Finding]:
         made = [
             each for each in all_made if counts[each.id]
         ]  # one that was replaced before it stepped says nothing
+        place = place_of(at, log.sources)
+        if place is not None and loop_of_folds(*place) is not None:
+            continue  # each fold begins anew
         if len(made) < LEAST_TIMES or not _goes_on(log, made):
             continue
         steps = [counts[each.id] for each in made]
