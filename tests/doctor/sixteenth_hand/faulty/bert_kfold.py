@@ -46,7 +46,7 @@ class SentimentClassifier(nn.Module):
 def make_reviews(n):
     labels = np.random.randint(0, 2, n)
     words = np.random.randint(2, 60, (n, MAX_LEN - 1))
-    clue = np.random.rand(n, MAX_LEN - 1) < 0.25
+    clue = np.random.rand(n, MAX_LEN - 1) < 0.35
     words = np.where(clue, 2 + 10 * labels[:, None] + np.random.randint(0, 10, words.shape), words)
     flipped = np.random.rand(n) < 0.15
     ids = np.concatenate([np.ones((n, 1), dtype=int), words], axis=1)
@@ -76,7 +76,7 @@ def eval_model(model, data_loader):
     return correct / len(data_loader.dataset)
 
 
-df = make_reviews(400)
+df = make_reviews(300)
 n_folds = 5
 kf = KFold(n_splits=n_folds, random_state=RANDOM_SEED, shuffle=True)
 val_acc_mat = np.zeros((n_folds, EPOCHS))
