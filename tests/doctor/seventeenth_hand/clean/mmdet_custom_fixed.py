@@ -114,7 +114,7 @@ if __name__ == "__main__":
     train_loader = DataLoader(MyDataset(800, 1), batch_size=16, shuffle=True)
     val_loader = DataLoader(MyDataset(200, 2), batch_size=50)
     model = SingleStageDetector()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
     lr_scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [5, 7], gamma=0.3)
     for epoch in range(8):
         model.train()

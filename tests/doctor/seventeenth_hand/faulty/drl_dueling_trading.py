@@ -8,13 +8,13 @@ import torch
 import torch.nn as nn
 import torch.optim as optim
 
-BARS, EPISODE, GAMMA, BATCH_SIZE = 6, 60, 0.95, 32
+BARS, EPISODE, GAMMA, BATCH_SIZE = 6, 30, 0.95, 32
 REPLAY_SIZE, REPLAY_INITIAL, TARGET_SYNC, STEPS = 4000, 400, 100, 3000
 Experience = collections.namedtuple("Experience", "state action reward done next_state")
 
 
 class StocksEnv:
-    """Prices with a slow hidden trend; actions: 0 skip, 1 buy, 2 close."""
+    """Prices with a slow hidden trend; actions: 0 skip, 1 buy, 2 close (which ends the episode)."""
 
     def __init__(self, seed):
         self.rng = np.random.default_rng(seed)
@@ -30,15 +30,14 @@ class StocksEnv:
         return np.append(self.returns[self.t - BARS:self.t], self.have).astype(np.float32)
 
     def step(self, action):
-        reward = 0.0
+        reward, done = 0.0, False
         if action == 1 and not self.have:
             self.have, reward = 1.0, -0.1
         elif action == 2 and self.have:
-            self.have, reward = 0.0, -0.1
+            self.have, reward, done = 0.0, -0.1, True
         reward += self.have * self.returns[self.t]
         self.t += 1
-        done = self.t >= BARS + EPISODE
-        return self._state(), float(reward), done
+        return self._state(), float(reward), done, self.t >= BARS + EPISODE
 
 
 class SimpleFFDQN(nn.Module):
@@ -70,14 +69,14 @@ def calc_loss(batch, net, tgt_net):
 
 
 @torch.no_grad()
-def validation_run(env, net, episodes=10):
+def validation_run(env, net, episodes=40):
     rewards, values = [], []
     for _ in range(episodes):
-        state, total, done = env.reset(), 0.0, False
-        while not done:
+        state, total, done, truncated = env.reset(), 0.0, False, False
+        while not (done or truncated):
             q = net(torch.from_numpy(state).unsqueeze(0))
             values.append(q.max().item())
-            state, reward, done = env.step(q.argmax(dim=1).item())
+            state, reward, done, truncated = env.step(q.argmax(dim=1).item())
             total += reward
         rewards.append(total)
     return np.mean(rewards), np.mean(values)
@@ -100,9 +99,9 @@ if __name__ == "__main__":
         else:
             with torch.no_grad():
                 action = net(torch.from_numpy(state).unsqueeze(0)).argmax(dim=1).item()
-        next_state, reward, done = env.step(action)
+        next_state, reward, done, truncated = env.step(action)
         buffer.append(Experience(state, action, reward, done, next_state))
-        state = env.reset() if done else next_state
+        state = env.reset() if done or truncated else next_state
         if len(buffer) < REPLAY_INITIAL:
             continue
 

@@ -53,7 +53,7 @@ class NMTModel(nn.Module):
 
 
 class NMTEngineTrainer:
-    def __init__(self, model, train_pairs, valid_pairs, lr=4e-3, decay=0.7):
+    def __init__(self, model, train_pairs, valid_pairs, lr=4e-3, decay=0.75):
         self.model = model
         self.train_pairs, self.valid_pairs = train_pairs, valid_pairs
         self.optimizer = torch.optim.Adam(model.parameters(), lr=lr)
@@ -105,11 +105,11 @@ class NMTEngineTrainer:
 
 if __name__ == "__main__":
     torch.manual_seed(3435)
-    train_pairs, valid_pairs = corpus(1200, seed=1), corpus(200, seed=2)
+    train_pairs, valid_pairs = corpus(1600, seed=1), corpus(200, seed=2)
     checkpoint = os.path.join(tempfile.mkdtemp(), "model_checkpoint.pt")
 
     trainer = NMTEngineTrainer(NMTModel(), train_pairs, valid_pairs)
-    trainer.train(last_epoch=6)
+    trainer.train(last_epoch=8)
     trainer.save(checkpoint)
 
     resumed = NMTEngineTrainer(NMTModel(), train_pairs, valid_pairs)
