@@ -87,6 +87,10 @@ def doctor(
     0: nothing certain was found, 1: something certain, 2: the doctor was asked wrongly, 3: something of a script was not looked
     at, 4: the script failed.
     """
+    if html is not None:
+        from snugfit.deliver.files import check_output_folder
+
+        check_output_folder(html, "--html")
     command = context.meta.get(_COMMAND)
     if command is not None:
         if target is not None:

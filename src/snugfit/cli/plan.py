@@ -219,7 +219,7 @@ class Asked:
 
 def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, allow_code: bool) -> int:
     """Plan a recipe, and show the answer; the exit code is 1 where nothing fits."""
-    from snugfit.deliver.files import check_output
+    from snugfit.deliver.files import check_output, check_output_folder
     from snugfit.display.search_line import search_line
     from snugfit.planner.worker import Worker
     from snugfit.recipe.load import read_file
@@ -227,6 +227,8 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
 
     if asked.html is not None:
         check_output(asked.html, path, "--html", "plan.html", "recipe")
+    if asked.export is not None:
+        check_output_folder(asked.output, "--output")
     if not Path(path).is_fifo():  # what comes by a pipe is read once
         read_file(
             Path(path), Places(path)

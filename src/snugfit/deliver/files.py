@@ -35,7 +35,23 @@ def check_output(
         raise DataError(setting, f"{output} is the file of the {kind}", "Name another file.")
     if output.is_dir():
         raise DataError(setting, f"{output} is a folder", f"Name a file in it: {output / name}")
-    folder = next(each for each in output.absolute().parents if each.exists())
+    _check_writable(output, output.absolute().parent, setting)
+
+
+def check_output_folder(folder: Path, setting: str) -> None:
+    """See that files can be written in a folder, which is made with those that are missing on its way.
+
+    Raises:
+        DataError: they cannot, or it is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise DataError(setting, f"{folder} is a file", "Name a folder.")
+    _check_writable(folder, folder.absolute(), setting)
+
+
+def _check_writable(output: Path, into: Path, setting: str) -> None:
+    """See that something can be written into a folder, or into the nearest on its way that is there."""
+    folder = next(each for each in (into, *into.parents) if each.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         kind = "a folder that may not be written in" if folder.is_dir() else "no folder"
         raise DataError(

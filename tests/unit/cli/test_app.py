@@ -477,7 +477,19 @@ def test_a_page_that_cannot_be_written_is_refused_before_a_plan_is_made(recipe, 
     assert f"--html: {recipe} is the file of the recipe" in capsys.readouterr().err
     assert main(["plan", str(recipe), "--html", str(recipe / "plan.html")]) == 2
     assert f"--html: {recipe / 'plan.html'} cannot be written" in capsys.readouterr().err
+    assert main(["plan", str(recipe), "--export", "hf", "-o", str(recipe)]) == 2
+    assert f"--output: {recipe} is a file" in capsys.readouterr().err
     assert recipe.read_bytes() == before and planned == []
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_a_script_is_run(tmp_path, capsys):
+    script, file = tmp_path / "train.py", tmp_path / "file"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    file.touch()
+    for folder, words in ((file, "is a file"), (file / "page", "cannot be written: ")):
+        assert main(["doctor", "--html", str(folder), "--", sys.executable, str(script)]) == 2
+        assert f"--html: {folder} {words}" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(
