@@ -12,11 +12,12 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
 
+from snugfit.cli import INTERRUPTED
 from snugfit.cli.catalogue import recipe, schema, tasks, techniques
 from snugfit.cli.certify import certify
 from snugfit.cli.common.interrupts import whole_imports
@@ -66,14 +67,11 @@ from snugfit.system.processes import (
     is_over,
     is_rank,
     launched,
-    leave,
     make_torch_quiet,
     record_failure,
 )
 from snugfit.system.redaction import redact
 from snugfit.units import parse_bytes
-
-_INTERRUPTED = 130
 
 app = typer.Typer(
     epilog="Begin with: snugfit init FILE, such as a table of texts with labels",
@@ -464,11 +462,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _main(arguments)
 
 
-def run() -> NoReturn:
-    """Run the command that this process was started for, and end it."""
-    leave(main())
-
-
 @functools.cache  # it takes 40 ms, and a process may run several commands
 def _command() -> Callable[..., Any]:
     return get_command(app)
@@ -486,8 +479,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     try:
         code = _command()(arguments or ["--help"], prog_name="snugfit", standalone_mode=False)
         sys.stdout.flush()
-        if code == _INTERRUPTED and not launched():  # typer has caught it before we could
-            return refuse("KeyboardInterrupt", "interrupted", _INTERRUPTED, as_json)
+        if code == INTERRUPTED and not launched():  # typer has caught it before we could
+            return refuse("KeyboardInterrupt", "interrupted", INTERRUPTED, as_json)
         return code if isinstance(code, int) else 0
     except SaidElsewhere as error:
         return error.exit_code
@@ -498,8 +491,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         return refuse(type(error).__name__, str(error), code, as_json)
     except (KeyboardInterrupt, typer.Abort):
         if launched():
-            return _INTERRUPTED
-        return refuse("KeyboardInterrupt", "interrupted", _INTERRUPTED, as_json)
+            return INTERRUPTED
+        return refuse("KeyboardInterrupt", "interrupted", INTERRUPTED, as_json)
     except Exception as error:  # noqa: BLE001 - the last to see it: it is printed whole, without secrets
         if hasattr(
             error, "format_message"

@@ -652,9 +652,29 @@ def test_what_shows_only_on_the_model_is_said_with_the_recipes_line(tmp_path, ca
 def test_the_process_ends_with_the_code_of_its_command(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
     monkeypatch.setattr(snugfit.cli.app, "_main", lambda arguments: code)
-    monkeypatch.setattr(snugfit.cli.app, "leave", left.append)
+    monkeypatch.setattr("snugfit.system.processes.leave", left.append)
     snugfit.cli.run()
     assert left == [code]
+
+
+INTERRUPTED_IMPORT = """
+import sys
+class Finder:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "snugfit.cli.runs":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder)
+from snugfit.cli import run
+run()
+"""
+
+
+def test_ctrl_c_while_commands_are_imported_is_answered_as_at_any_other_time() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "error: interrupted\n")
 
 
 def test_a_recipe_that_cannot_be_read_starts_no_planner(tmp_path, monkeypatch, capsys):
