@@ -170,6 +170,9 @@ def test_a_trainer_whose_loaders_are_its_attributes_is_followed(
         ((('mode="min"', 'mode="max"'),), 'mode="max"', "plateau_metric"),
         ((("if rmse < best", "if rmse > best"), ("best_rmse, path = math.inf", "best_rmse, path = 0.0")), "if rmse >", "plateau_metric"),
         ((("best_rmse, path = math.inf", "best_rmse, path = 0"),), "best_rmse, path = 0", "plateau_metric"),
+        ((("if rmse < best_rmse", "name = 'rmse'\n    if ('rm' in name and rmse < best_rmse) or ('rm' not in name and rmse > best_rmse)"),), "", ""),
+        ((("if rmse < best_rmse", "name = 'rmse'\n    if ('rm' in name and rmse < best_rmse) or rmse > best_rmse"),), "or rmse >", "plateau_metric"),
+        ((("if rmse < best_rmse", "if epoch >= 0 and rmse > best_rmse"), ("best_rmse, path = math.inf", "best_rmse, path = 0.0")), "and rmse >", "plateau_metric"),
         ((("        torch.save(", "    torch.save("),), "torch.save(", "best_overwritten"),
         ((("lr=0.02", "lr=1e-9"),), "lr=1e-9", "learning_rate"),
         ((("loss = loss_fn(model(xb), yb)", "loss = -loss_fn(model(xb), yb)"), ("lr=0.02", "lr=1e-4")), "loss = -loss_fn", "wrong_sign"),
@@ -332,3 +335,41 @@ def test_the_likeness_of_a_row_to_itself_is_no_rival(
 ) -> None:
     ill = found(tmp_path, VIEWS.format(masked=masked, partner=partner))
     assert set(ill) == ({pitfall} if pitfall else set())
+
+
+ATOMS = """
+def clusters(rows, seed):
+    draw = torch.Generator().manual_seed(seed)
+    kinds, places = torch.randint(0, 2, (rows, 6), generator=draw), torch.randn(rows, 6, 3, generator=draw)
+    return torch.utils.data.TensorDataset(kinds, places, (kinds[..., None] * places).sum((1, 2)))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.layers = nn.Embedding(2, 8), nn.Sequential(nn.Linear(11, 32), nn.ReLU(), nn.Linear(32, 1))
+    def forward(self, kinds, places):
+        return self.layers(torch.cat([self.embedding(kinds), places], 2)).sum((1, 2))
+net = Net()
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+train = DataLoader(clusters(96, 0), batch_size=16, shuffle=True)
+held_out = DataLoader({held_out}, batch_size=16)
+for epoch in range(2):
+    net.train()
+    for kinds, places, energies in train:
+        optimizer.zero_grad()
+        F.mse_loss(net(kinds, places), energies).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        print(sum(F.l1_loss(net(kinds, places), energies, reduction="sum").item() for kinds, places, energies in held_out) / 32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("held_out", "leaks"),
+    [("clusters(32, 1)", False), ("torch.utils.data.Subset(train.dataset, range(32))", True)],
+)
+def test_rows_with_the_same_kinds_and_other_places_are_other_rows(
+    tmp_path: Path, held_out: str, leaks: bool
+) -> None:
+    ill = found(tmp_path, ATOMS.replace("{held_out}", held_out))
+    assert ("leakage" in ill) == leaks

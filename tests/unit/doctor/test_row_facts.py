@@ -58,6 +58,28 @@ def test_pieces_that_are_drawn_for_two_parts_on_one_line_are_told_from_those_of_
     assert overlap.drawn and overlap.apart == both
 
 
+@pytest.mark.parametrize(
+    ("beside", "apart"), [("another graph", True), ("half of both", False), ("half of it", False)]
+)
+def test_a_graph_that_is_scored_whole_leaks_nothing_whatever_is_scored_beside_it(
+    beside: str, apart: bool
+) -> None:
+    graph, another = torch.randn(2, 300, 9)
+    rows = Rows()
+    for _ in range(3):
+        rows.forward(1, graph, "train.py:9", grad=True, place=0)
+        rows.backward()
+        rows.forward(1, graph, "train.py:12", grad=False, place=0)
+    other = {
+        "another graph": another,
+        "half of both": torch.cat([graph[:50], another[:50]]),
+        "half of it": graph[:50],
+    }
+    rows.forward(1, other[beside], "train.py:15", grad=False, place=0)
+    (overlap,) = rows.overlaps()
+    assert overlap.apart == apart
+
+
 def test_padding_at_the_end_of_whole_numbers_does_not_count_and_rows_without_anything_have_no_digest() -> (
     None
 ):

@@ -42,11 +42,11 @@ def reversed_comparisons(trails: Trails) -> Iterator[Backwards]:
             continue
         if trails.is_under(file, statement.lineno, _MODES):
             continue
-        for compared in ast.walk(statement.test):
-            pair = _sides(compared)
-            if pair is None or not isinstance(compared, ast.Compare):
-                continue
-            score, best, lowers = pair
+        parts = [(each, pair) for each in ast.walk(statement.test) if (pair := _sides(each)) is not None]
+        conditional = _conditional(statement.test) if len({lowers for _, (_, _, lowers) in parts}) > 1 else []
+        for compared, (score, best, lowers) in parts:
+            if not isinstance(compared, ast.Compare) or compared in conditional:
+                continue  # each of two ways has a condition of its own, such as what the score is called
             inside, other = _sets(statement.body, best), _sets(statement.orelse, best)
             if inside == other:
                 continue
@@ -60,6 +60,12 @@ def reversed_comparisons(trails: Trails) -> Iterator[Backwards]:
             else:
                 for at in _begun_beyond(trails, file, best, lowers=lowers):
                     yield Backwards(at, name, more, begun=True)
+
+
+def _conditional(test: ast.expr) -> list[ast.expr]:
+    """Return the parts of a test that hold beside others."""
+    conjunctions = (each for each in ast.walk(test) if isinstance(each, ast.BoolOp) and isinstance(each.op, ast.And))
+    return [part for each in conjunctions for part in each.values]
 
 
 def waits_backwards(trails: Trails, at: Place, mode: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +77,19 @@ def row_digests(batch: Tensor) -> list[int]:
         values[:, 1:][ends[:, :-1] & ends[:, 1:]] = 0  # the first of the padding counts
     digests: list[int] = (values @ _FACTORS[: values.shape[1]])[tells].tolist()
     return digests
+
+
+def telling(batch: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    """Return the input of a model whose rows tell examples apart: measurements beside whole numbers that many examples share, such as kinds of atoms.
+
+    >>> kinds, places = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3]]), torch.tensor([[0.1, 0.2], [0.3, 0.5]])
+    >>> telling(kinds, [kinds, places]) is places, telling(kinds, [kinds, torch.ones(2, 4)]) is kinds
+    (True, True)
+    """
+    if batch.is_floating_point():
+        return batch
+    measured = (each for each in inputs if each.is_floating_point() and each.dim() > 1 and _has_rows(each))
+    return next((each for each in measured if len({*row_digests(each)}) == len(batch)), batch)
 
 
 @dataclass(frozen=True)
@@ -276,8 +290,10 @@ class Rows:
                 shared = len(seen.rows & trained)
                 drawn = len(seen.rounds) > 1 and 2 * len(seen.rows) > seen.times
                 whole = trained <= seen.rows
-                apart = _are_of_two_kinds(seen.passes, trained) or (
-                    drawn and _vary_beyond_chance(seen.passes, trained)
+                apart = (
+                    _are_of_two_kinds(seen.passes, trained)
+                    or (drawn and _vary_beyond_chance(seen.passes, trained))
+                    or _are_all_or_none(seen.passes, trained)
                 )
                 repeated = self.repeats.share(model)
                 shared_rows.append(
@@ -310,6 +326,11 @@ def _are_of_two_kinds(passes: list[set[int]], trained: set[int]) -> bool:
     without = sum(each.isdisjoint(trained) for each in passes)
     by_chance = sum((1 - share) ** len(each) for each in passes)
     return without >= LEAST_APART and without >= TIMES_APART * by_chance
+
+
+def _are_all_or_none(passes: list[set[int]], trained: set[int]) -> bool:
+    """Return whether each pass has all rows that were trained on and no other, as a whole graph, or none of them."""
+    return bool(passes) and all(each == trained or each.isdisjoint(trained) for each in passes)
 
 
 def _vary_beyond_chance(passes: list[set[int]], trained: set[int]) -> bool:
