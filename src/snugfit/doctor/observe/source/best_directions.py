@@ -64,7 +64,9 @@ def reversed_comparisons(trails: Trails) -> Iterator[Backwards]:
 
 def _conditional(test: ast.expr) -> list[ast.expr]:
     """Return the parts of a test that hold beside others."""
-    conjunctions = (each for each in ast.walk(test) if isinstance(each, ast.BoolOp) and isinstance(each.op, ast.And))
+    conjunctions = (
+        each for each in ast.walk(test) if isinstance(each, ast.BoolOp) and isinstance(each.op, ast.And)
+    )
     return [part for each in conjunctions for part in each.values]
 
 

@@ -41,7 +41,7 @@ from snugfit.doctor.observe.watchers.modules.stale_states import StaleStates
 from snugfit.doctor.observe.watchers.modules.watch_best import look_for_aliases
 from snugfit.doctor.observe.watchers.modules.watch_source import look_at_source
 from snugfit.doctor.observe.watchers.optimizers.outsiders import Outsiders
-from snugfit.doctor.observe.watchers.rows.row_digests import Rows, telling, tensors_in
+from snugfit.doctor.observe.watchers.rows.row_digests import Rows, distinct_input, tensors_in
 from snugfit.doctor.observe.watchers.rows.row_targets import RowTargets
 from snugfit.doctor.observe.watchers.tensors.watch_cuts import note_parameters
 from snugfit.doctor.observe.watchers.tensors.watch_graphs import KeptGraphs
@@ -273,7 +273,7 @@ class ModuleWatch:
                 inputs = tensors_in([*args, *kwargs.values()]) if facts is not None and facts.trained else []
                 batch = next((each for each in inputs if each.dim() > 1), None)
                 if seen is not None and batch is not None and not batch.requires_grad:
-                    self.rows.forward(seen.id, telling(batch, inputs), "", grad=True, place=-1)
+                    self.rows.forward(seen.id, distinct_input(batch, inputs), "", grad=True, place=-1)
         self._resting_depth += 1
         try:
             return original(module, *args, **kwargs)
@@ -376,10 +376,10 @@ class ModuleWatch:
             look_at_scale(self.recorder, batch, grad=grad)
         if batch is not None and not recalibrates and (seen.averaged_of or trained):
             place = len(self.recorder.log.events)
-            told = telling(batch, inputs)
-            self.rows.forward(seen.id if trained else 0, told, at, grad=grad, place=place)
+            distinct = distinct_input(batch, inputs)
+            self.rows.forward(seen.id if trained else 0, distinct, at, grad=grad, place=place)
         elif batch is not None and not grad and self.recorder.log.updates:
-            self.rows.scored_by_copy(telling(batch, inputs))
+            self.rows.scored_by_copy(distinct_input(batch, inputs))
         raw = grad or (not isinstance(module, AveragedModel) and self.weights.are_raw(module))
         self.swapped.before(module, seen.id, trained=trained, grad=grad, raw=raw)
         self.recorder.add(

@@ -79,11 +79,11 @@ def row_digests(batch: Tensor) -> list[int]:
     return digests
 
 
-def telling(batch: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+def distinct_input(batch: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """Return the input of a model whose rows tell examples apart: measurements beside whole numbers that many examples share, such as kinds of atoms.
 
     >>> kinds, places = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3]]), torch.tensor([[0.1, 0.2], [0.3, 0.5]])
-    >>> telling(kinds, [kinds, places]) is places, telling(kinds, [kinds, torch.ones(2, 4)]) is kinds
+    >>> distinct_input(kinds, [kinds, places]) is places, distinct_input(kinds, [kinds, torch.ones(2, 4)]) is kinds
     (True, True)
     """
     if batch.is_floating_point():
