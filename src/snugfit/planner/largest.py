@@ -21,10 +21,10 @@ from snugfit.planner.choice.candidate import Candidate
 from snugfit.planner.choice.reasons import describe
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.plan import Request, device_of, upper_bound
-from snugfit.planner.prediction.depth import Blocks, deepened_, longest_blocks
+from snugfit.planner.prediction.depth import deepened_, fewer_blocks
 from snugfit.planner.prediction.extrapolate import NotLinear
 from snugfit.planner.prediction.peak_and_time import Run
-from snugfit.planner.prediction.plan_needs import Planner
+from snugfit.planner.prediction.plan_needs import PERIODS, Depths, Planner, RunKey
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.step.build import describe_model
 from snugfit.units import format_bytes
@@ -222,14 +222,16 @@ class _Model(_Size):
             return made
 
         self._planner = _Deep(replace(self.subject, model=deep), self.machine)
-        blocks = self._planner.blocks
-        if blocks is None:
+        if not self._planner.lists:
             raise _no_blocks()
-        self._blocks: Blocks = blocks
+        (blocks,) = self._planner.lists
         held: Any = model.get_submodule(name)
         period = list(held)[-blocks.period :]
         self._period = sum(describe_model(block)["total"] for block in period)
-        self.step, self.least = blocks.period, blocks.fewest + blocks.period
+        fewest = fewer_blocks((blocks,), PERIODS)
+        if fewest is None:
+            raise _no_blocks()
+        ((self.least,), (self.step,)) = fewest.longer(1), fewest.steps
         self.start = max(self.least, self.legal(self._count))
 
     def parameters(self, value: int) -> int:
@@ -249,15 +251,16 @@ class _Deep(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.blocks = longest_blocks(self.subject.model(), deeper=True)
-        self._runs_by_key: dict[tuple[int | None, int | None], Run] = {}
+        longest = max(self.lists, key=lambda each: each.count, default=None)
+        self.lists = () if longest is None else (longest,)
+        self._runs_by_key: dict[RunKey, Run] = {}
 
     def run(
-        self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
+        self, plan: Plan, techniques: Sequence[Technique], depths: Depths | None, micro_batches: int | None
     ) -> Run:
-        key = depth, micro_batches
+        key = depths, micro_batches
         if key not in self._runs_by_key:
-            self._runs_by_key[key] = super().run(plan, techniques, depth, micro_batches)
+            self._runs_by_key[key] = super().run(plan, techniques, depths, micro_batches)
         return self._runs_by_key[key]
 
 

@@ -172,6 +172,7 @@ def answer_of(outcome: Outcome, machine: Machine, about: Mapping[str, Any]) -> A
     search, candidate = outcome.search, outcome.choice
     best = candidate or search.least()
     early = (channel.EARLY,) if channel.interrupted() else ()
+    unchecked = (channel.UNCHECKED,) if search.unchecked else ()
     reasons = why_not(search, outcome.needed) if candidate is None else why(candidate, search)
     return Answer(
         fits=candidate is not None,
@@ -181,7 +182,14 @@ def answer_of(outcome: Outcome, machine: Machine, about: Mapping[str, Any]) -> A
         choice=describe(best),
         alternatives=alternatives(search, candidate),
         rejected=rejected(search),
-        why=(*reasons, *early, *outcome.notes, *upper_bound(search.planner.subject), *machine.notes),
+        why=(
+            *reasons,
+            *early,
+            *unchecked,
+            *outcome.notes,
+            *upper_bound(search.planner.subject),
+            *machine.notes,
+        ),
         would_fit=outcome.needed,
         frontier=outcome.frontier,
         bounds=outcome.bounds,

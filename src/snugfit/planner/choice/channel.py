@@ -17,6 +17,11 @@ from snugfit.planner.answers.plan_figures import brief_bytes, brief_seconds
 
 EARLY = "Stopped early: plans that were not looked at may be better."
 
+UNCHECKED = (
+    "There was no time to check it in full: what it needs is told by few blocks and micro-batches, and may be some percent more. "
+    "Give it more --seconds, or --no-search with these techniques."
+)
+
 
 @dataclass(frozen=True)
 class Progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from snugfit.core.entry import as_entry
@@ -131,7 +130,7 @@ def _run(search: Search) -> Iterator[str]:
 
 def _left(search: Search) -> str:
     """Return that not all was looked at, and what to do where it was for want of time."""
-    out_of_time = search.deadline < time.monotonic() and not channel.interrupted()
+    out_of_time = search.out_of_time and not channel.interrupted()
     return "more was to be looked at" + (": give it more --seconds" if out_of_time else "")
 
 

@@ -11,6 +11,7 @@ counted, not timed: the choice does not depend on what else the machine does.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,9 +33,13 @@ from snugfit.planner.choice.rung_sets import (
 )
 from snugfit.planner.choice.rungs import Techniques, freezes
 from snugfit.planner.choice.trials import MOST
+from snugfit.planner.prediction.plan_needs import OutOfTime
 
 _NEAR = 2.0
 """Times the time that it would need up to which a finer plan may become the choice."""
+
+_PATIENCE = 20.0
+"""Seconds that the choice is checked on when the time of a search is over, or somebody has asked for what there is."""
 
 _LITTLE = 0.05
 """Of the memory that may be used, or of a plan that is to be smaller: to save less of it makes no room."""
@@ -44,6 +49,7 @@ _LITTLE = 0.05
 class Search(Bounds):
     """Tries plans for one subject, and keeps what it found."""
 
+    unchecked: bool = False
     _placements: dict[Techniques, list[Techniques]] = field(default_factory=dict)  # by format
 
     def best(self) -> Candidate | None:
@@ -135,15 +141,23 @@ class Search(Bounds):
         """Return the plan that is picked of those that were tried, predicted anew in full.
 
         This checks what the search took for granted. Where the plan does not fit after all, or takes longer, the search
-        goes on from there: what was too slow beside it may not be.
+        goes on from there: what was too slow beside it may not be. Where the time is over for long, it is given `unchecked`.
         """
         while (picked := pick()) is not None and picked not in self._exact:
             plan = replace(self.plan, micro_batch=picked.micro_batch)
-            made = self._checked(picked, self.planner.predict(plan, picked.techniques))
+            try:
+                prediction = self.planner.predict(plan, picked.techniques, late=self._is_late)
+            except OutOfTime:
+                self.unchecked = True
+                break
+            made = self._checked(picked, prediction)
             slower = made.prediction.seconds_per_update / picked.prediction.seconds_per_update
             if not made.fits or slower > ALIKE:
                 self.best()
         return picked
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self.deadline + _PATIENCE
 
     # ------------------------------------------------------------------ the ladder
 

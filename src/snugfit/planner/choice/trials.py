@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -35,6 +36,9 @@ MOST = 120
 
 _DOUBTED = 3
 """Plans that turn out not to fit, after which no other is believed: what one was short of another may not be, and each costs a prediction in full."""
+
+_CHECK = 6.0
+"""Times what a plan took to be looked at that it takes about to be predicted in full: three depths, and twice as many micro-batches."""
 
 Progress = Callable[[int, int, Candidate | None, Fidelity | None], None]
 
@@ -71,6 +75,7 @@ class Trials:
     tried: list[Candidate] = field(init=False)
     rejected: list[Rejected] = field(default_factory=list)
     complete: bool = True
+    out_of_time: bool = False
     looked: int = 0
     _sized: dict[Techniques, BySize | None] = field(default_factory=dict)
     _exact: list[Candidate] = field(default_factory=list)  # predicted in full
@@ -78,8 +83,13 @@ class Trials:
         default_factory=list
     )  # times what was predicted of few micro-batches that plans needed which did not fit
 
+    _took: dict[Techniques, float] = field(
+        default_factory=dict
+    )  # seconds that a run of each set took at most
+
     def __post_init__(self) -> None:
         self.tried = [self.asked]
+        self._begun = time.monotonic()
 
     def choice(self) -> Candidate | None:
         """Return the choice among the plans that were tried."""
@@ -119,8 +129,10 @@ class Trials:
             return known
         if techniques in self._sized and self._sized[techniques] is None:
             return None
-        if self.looked >= self.most or time.monotonic() > self.deadline:
-            self.complete = False
+        begun = time.monotonic()
+        late = begun + self._seconds_of_check() > self.deadline
+        if self.looked >= self.most or late:
+            self.complete, self.out_of_time = False, self.out_of_time or late
             return None
         self.looked += 1
         sized = self._sized.setdefault(techniques, self.planner.by_size(self.plan, techniques))
@@ -135,7 +147,14 @@ class Trials:
                 self._sized[techniques] = None
             self._refuse(added, refusal)
             return None
+        self._took[techniques] = max(self._took.get(techniques, 0.0), time.monotonic() - begun)
         return self._keep(techniques, size, prediction)
+
+    def _seconds_of_check(self) -> float:
+        """Return the seconds that it takes about to predict the choice in full, no more than half of those of a search that are bounded."""
+        if self.deadline == math.inf or (choice := self.choice()) is None or choice in self._exact:
+            return 0.0
+        return min(_CHECK * self._took.get(choice.techniques, 0.0), (self.deadline - self._begun) / 2)
 
     def _tell(self, added: Techniques, size: int) -> None:
         """Tell a plan by those of other sizes that were run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -158,6 +158,19 @@ class Parts:
             return 0, 0
         ((whole, trained, packed),) = kinds
         return whole - trained, packed
+
+    def repeating(self, first: int, end: int, times: int) -> Parts:
+        """Return the parts of a model that has the blocks from `first` to `end` so many times more.
+
+        >>> Parts((5, 3), trained_blocks=(5, 3), packed_blocks=(0, 0)).repeating(1, 2, times=2).blocks
+        (5, 3, 3, 3)
+        """
+
+        def longer(sizes: tuple[int, ...]) -> tuple[int, ...]:
+            return sizes[:end] + sizes[first:end] * times + sizes[end:]
+
+        blocks, trained, packed = map(longer, (self.blocks, self.trained_blocks, self.packed_blocks))
+        return replace(self, blocks=blocks, trained_blocks=trained, packed_blocks=packed)
 
     def whole(self, depth: int) -> tuple[int, int, int]:
         """Return the blocks, bytes of all weights, and of those that are trained, of the model with `depth` blocks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ _NUMBERS = frozenset("0123456789?[")
 
 _LONGEST_PERIOD = 8
 _FEWEST = 4
-"""Periods of the shortest model that tells how a deeper one grows: two at its beginning, two at its end."""
+"""Blocks of half of the shortest list that is looked at: two runs of three and of four are as much as one of seven."""
 
 
 @dataclass(frozen=True)
@@ -36,33 +36,52 @@ class Blocks:
     start: int
 
     @property
-    def fewest(self) -> int:
-        """The length of the shortest list that tells how longer ones grow, of the same rest."""
-        least = self.irregular + _FEWEST * self.period
-        return least + (self.count - least) % self.period
-
-    @property
-    def fewest_roughly(self) -> int:
-        """The same with one period at its end, where nobody checks what that tells."""
-        return self.fewest - self.period
-
-    @property
-    def long(self) -> bool:
-        """Return whether there is anything to save: three runs of fewer blocks are less than one of all."""
-        return self.count > 3 * (self.fewest + self.period)
-
-    @property
-    def long_roughly(self) -> bool:
-        """The same where two runs tell, of which another process may make the deeper one."""
-        return self.count >= 2 * (self.fewest_roughly + self.period)
+    def regular(self) -> int:
+        """The number of blocks that the pattern is made of."""
+        return self.count - self.irregular
 
 
-def longest_blocks(model: nn.Module, deeper: bool = False) -> Blocks | None:
-    """Return the longest list of blocks in which a pattern repeats; None where no model of fewer would tell anything.
+@dataclass(frozen=True)
+class Fewer:
+    """Fewer blocks than some lists have: how many each keeps, and how many more in each longer run, 0 of a list that stays whole."""
+
+    depths: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    def longer(self, by: int) -> tuple[int, ...]:
+        """Return how many each list has in a run that is so many steps longer."""
+        return tuple(depth + by * step for depth, step in zip(self.depths, self.steps, strict=True))
+
+
+def fewer_blocks(lists: Sequence[Blocks], periods: int, whole: Collection[Blocks] = ()) -> Fewer | None:
+    """Return the fewest blocks of several lists that tell how a run of all of them grows; None where no fewer do.
+
+    All lists grow in step, so that two runs tell of an encoder and its decoder at once: from the shorter run to all blocks it is as many
+    steps in each. Of a list that is twice as long as another one, a step is two of its periods.
 
     Args:
-        deeper: whether a model of more of them is asked for, which any list tells that is long enough to show its pattern.
+        periods: steps that each list has at least that is shortened.
+        whole: lists that are not.
     """
+
+    def in_steps(count: int) -> Fewer:
+        steps = tuple(
+            0 if each in whole else each.regular // ((count + periods) * each.period) * each.period
+            for each in lists
+        )
+        return Fewer(tuple(each.count - count * step for each, step in zip(lists, steps, strict=True)), steps)
+
+    most = max((each.regular // each.period for each in lists if each not in whole), default=0)
+    shorter = (in_steps(count) for count in range(most - periods, 1, -1))
+    return min(
+        (each for each in shorter if any(each.steps)),
+        key=lambda each: 2 * sum(each.depths) + sum(each.steps),
+        default=None,
+    )
+
+
+def lists_of_blocks(model: nn.Module) -> tuple[Blocks, ...]:
+    """Return the lists of blocks in which a pattern repeats, in the order of the model."""
     names = list(repeated_blocks(model))
     lists: dict[str, list[int]] = {}
     for number, name in enumerate(names):
@@ -77,11 +96,7 @@ def longest_blocks(model: nn.Module, deeper: bool = False) -> Blocks | None:
         pattern = _pattern(kinds)
         if pattern is not None:
             candidates.append(Blocks(name, len(blocks), *pattern, numbers[0]))
-    return max(
-        (each for each in candidates if deeper or each.long_roughly),
-        key=lambda each: each.count,
-        default=None,
-    )
+    return tuple(candidates)
 
 
 def tells_blocks_apart(technique: Technique, model: nn.Module, blocks: Blocks) -> bool:
@@ -122,23 +137,29 @@ def _words(settings: Any) -> Iterator[str]:
             yield from _words(each)
 
 
-def shortened(model: nn.Module, blocks: Blocks, count: int) -> nn.Module:
-    """Return a copy of a model on the meta device, with blocks of the middle of a list left out, whole periods of them, so that it has `count`.
+def shortened(model: nn.Module, lists: Sequence[Blocks], depths: Sequence[int]) -> nn.Module:
+    """Return a copy of a model on the meta device, with blocks of the middle of lists left out, whole periods of them, so that each has its depth.
 
     Where the model's configuration says how many it has, that of the copy says so too.
     """
-    whole: Any = model.get_submodule(blocks.name)
-    assert isinstance(whole, (nn.ModuleList, nn.Sequential)) and (blocks.count - count) % blocks.period == 0
-    first = blocks.irregular + 2 * blocks.period
-    left_out = slice(first, first + blocks.count - count)
-    numbered = _numbered(list(whole))
-    made = skeleton(model, without=list(whole)[left_out])  # to copy them takes longer than to run the others
-    held: Any = made.get_submodule(blocks.name)
-    del held[left_out]
-    for place, block in enumerate(held):
-        for name, key in numbered:
-            setattr(block.get_submodule(name), key, place)
-    _configure(made, blocks.name, blocks.count, count)
+    left_out: dict[str, slice] = {}
+    whole: dict[str, Any] = {}
+    for blocks, depth in zip(lists, depths, strict=True):
+        whole[blocks.name] = held = model.get_submodule(blocks.name)
+        assert isinstance(held, (nn.ModuleList, nn.Sequential)), blocks.name
+        assert (blocks.count - depth) % blocks.period == 0
+        first = blocks.irregular + 2 * blocks.period
+        left_out[blocks.name] = slice(first, first + blocks.count - depth)
+    # to copy them takes longer than to run the others
+    made = skeleton(model, without=[each for name in whole for each in list(whole[name])[left_out[name]]])
+    for blocks, depth in zip(lists, depths, strict=True):
+        numbered = _numbered(list(whole[blocks.name]))
+        copied: Any = made.get_submodule(blocks.name)
+        del copied[left_out[blocks.name]]
+        for place, block in enumerate(copied):
+            for name, key in numbered:
+                setattr(block.get_submodule(name), key, place)
+        _configure(made, blocks.name, blocks.count, depth)
     return made
 
 

@@ -47,6 +47,11 @@ class Axis:
         return max(half, self.irregular + 2 * self.period)
 
     @property
+    def tail(self) -> int:
+        """Return the place of the longer run's first one behind those that the base lacks."""
+        return self.heads + self.period
+
+    @property
     def inserted(self) -> int:
         """Return how many periods the run has more than the base."""
         return (self.wanted - self.base) // self.period
@@ -62,44 +67,60 @@ class Axis:
         return key._replace(**{self.along: getattr(key, self.along) + by})
 
 
-def stretch(base: Sequence[Segment], more: Sequence[Segment], axis: Axis) -> list[Segment]:
-    """Return the pieces of a run of `axis.wanted`, from those of `axis.base` and of one period more.
+def stretch(base: Sequence[Segment], more: Sequence[Segment], *axes: Axis) -> list[Segment]:
+    """Return the pieces of a run of `wanted` on each axis, from those of `base` and of one period more.
 
+    Args:
+        axes: in the order of the model where they are several lists of blocks, which grow by as many periods each.
     Raises:
         NotLinear: the two runs are not of the same pieces.
     """
-    base = [_renumbered(piece, axis, axis.base) for piece in base]
-    more = [_renumbered(piece, axis, axis.base + axis.period) for piece in more]
-    tail = axis.heads + axis.period  # of the longer run
+    (inserted,) = {axis.inserted for axis in axes}
+    along = axes[0].along
+    base = [_renumbered(piece, axes, 0) for piece in base]
+    more = [_renumbered(piece, axes, 1) for piece in more]
     own = {piece.key: piece for piece in base}
 
+    def axis_of(key: Key) -> Axis | None:
+        return next((axis for axis in axes if axis.number(key) >= 0), None)
+
+    def inside(piece: Segment) -> Axis | None:
+        """Return the axis on which a piece of the longer run is of a period that the shorter one lacks."""
+        axis = axis_of(piece.key)
+        return axis if axis is not None and axis.heads <= axis.number(piece.key) < axis.tail else None
+
     def counterpart(key: Key) -> Segment:
-        segment = own.get(key if axis.number(key) < tail else axis.moved(key, -axis.period))
+        axis = axis_of(key)
+        moved = axis is not None and axis.number(key) >= axis.tail
+        segment = own.get(axis.moved(key, -axis.period) if axis is not None and moved else key)
         if segment is None:
-            raise NotLinear(f"a run of one more {axis.along} has a piece that the other one lacks: {key}")
+            raise NotLinear(f"a run of one more {along} has a piece that the other one lacks: {key}")
         return segment
 
-    ends = [piece for piece in more if not axis.heads <= axis.number(piece.key) < tail]
+    ends = [piece for piece in more if inside(piece) is None]
     if len(own) != len(base) or len(ends) != len(base):
         raise NotLinear(
-            f"a run of one more {axis.along} has {len(ends)} pieces at its ends, the other one {len(base)}"
+            f"a run of one more {along} has {len(ends)} pieces at its ends, the other one {len(base)}"
         )
-    grown = {piece.key: _carried(counterpart(piece.key), piece, axis.inserted) for piece in ends}
+    grown = {piece.key: _carried(counterpart(piece.key), piece, inserted) for piece in ends}
     longer = {piece.key: piece for piece in more}
     segments: list[Segment] = []
-    for inside, run in groupby(more, key=lambda piece: axis.heads <= axis.number(piece.key) < tail):
-        if inside:
+    for axis, run in groupby(more, key=inside):
+        if axis is not None:
             segments += _between(list(run), grown, longer, axis)
         else:
-            segments += [_at_its_place(grown[piece.key], axis, tail) for piece in run]
+            segments += [_at_its_place(grown[piece.key], axis_of(piece.key)) for piece in run]
     return segments
 
 
-def _renumbered(piece: Segment, axis: Axis, count: int) -> Segment:
-    """Return a piece of a run of `count`; of another list that comes after them, such as a decoder's, with its number in the long run."""
-    if getattr(piece.key, axis.along) < axis.start + count:
-        return piece
-    return replace(piece, key=axis.moved(piece.key, axis.wanted - count))
+def _renumbered(piece: Segment, axes: Sequence[Axis], periods: int) -> Segment:
+    """Return a piece of a run of so many periods beyond the base; of a list that comes after another one, such as a decoder's, with its number in the long run."""
+    key = piece.key
+    for axis in axes:
+        count = axis.base + periods * axis.period
+        if getattr(key, axis.along) >= axis.start + count:
+            key = axis.moved(key, axis.wanted - count)
+    return piece if key is piece.key else replace(piece, key=key)
 
 
 def _between(
@@ -152,6 +173,7 @@ def _carried(one: Segment, other: Segment, times: int, start: Segment | None = N
     )
 
 
-def _at_its_place(piece: Segment, axis: Axis, tail: int) -> Segment:
-    beyond = axis.number(piece.key) >= tail
-    return replace(piece, key=axis.moved(piece.key, (axis.inserted - 1) * axis.period)) if beyond else piece
+def _at_its_place(piece: Segment, axis: Axis | None) -> Segment:
+    if axis is None or axis.number(piece.key) < axis.tail:
+        return piece
+    return replace(piece, key=axis.moved(piece.key, (axis.inserted - 1) * axis.period))

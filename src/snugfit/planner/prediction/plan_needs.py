@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,7 +28,14 @@ from snugfit.planner.cost.workspace import doubt
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.allocations import Allocations, carried_on, flat
 from snugfit.planner.prediction.by_size import BySize, repeated
-from snugfit.planner.prediction.depth import Blocks, longest_blocks, shortened, tells_blocks_apart
+from snugfit.planner.prediction.depth import (
+    Blocks,
+    Fewer,
+    fewer_blocks,
+    lists_of_blocks,
+    shortened,
+    tells_blocks_apart,
+)
 from snugfit.planner.prediction.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.prediction.peak_and_time import Run, prediction_of
 from snugfit.planner.prediction.staying import Streamed, keeping, staying, with_staying
@@ -62,8 +69,26 @@ _ROUGHLY_WITH_A_STEP = 3
 """The same where the last one is like no other, as it makes the step: the second stands for all between."""
 
 
-RunKey = tuple[int | None, int | None]
+PERIODS = 4
+"""Periods of each list of blocks in the shortest run of a choice: two at its beginning, two at its end. A rough one has one at its end, which nobody checks."""
+
+_TRIES = 3
+"""Times that as many blocks are tried as a period more, where those before do not tell."""
+
+Depths = tuple[int, ...]
+"""How many blocks each list of a model has."""
+
+RunKey = tuple[Depths | None, int | None]
 """The number of blocks and of micro-batches of a run; None for all."""
+
+
+def never() -> bool:
+    """Return that it is not late."""
+    return False
+
+
+class OutOfTime(Exception):
+    """The time is over in which a plan was to be predicted."""
 
 
 @dataclass
@@ -77,10 +102,10 @@ class Planner:
     subject: Subject
     machine: Machine
     whole: bool = False
-    blocks: Blocks | None = field(init=False)
+    lists: tuple[Blocks, ...] = field(init=False)  # of blocks, in the order of the model
     fixed_micro_batch: bool = field(init=False)
     _threads: int = field(default_factory=torch.get_num_threads, init=False)  # of the run
-    _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
+    _models: dict[Depths | None, nn.Module] = field(default_factory=dict, init=False)
     # of the last question alone, which is asked in full after it was asked roughly
     _runs: dict[RunKey, Run] = field(default_factory=dict, init=False)
     _question: tuple[Plan, tuple[Technique, ...]] | None = field(default=None, init=False)
@@ -89,16 +114,19 @@ class Planner:
     _costs: dict[tuple[bool, bool], Callable[[Op], Costs]] = field(default_factory=dict, init=False)
     _base_of: dict[frozenset[Technique], int] = field(
         default_factory=dict, init=False
-    )  # that told, by placements
-    _apart: dict[Technique, bool] = field(
+    )  # the periods that told, by placements
+    _apart: dict[tuple[Technique, Blocks], bool] = field(
         default_factory=dict, init=False
-    )  # those whose patterns are of some blocks
+    )  # those whose patterns are of some blocks of a list
     wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
     second: SecondProcess | None = field(default=None, init=False)  # that runs what `run` does
+    _late: Callable[[], bool] = field(
+        default_factory=lambda: never, init=False
+    )  # whether nothing more is to be run
 
     def __post_init__(self) -> None:
         self._models[None] = model = self.subject.model()
-        self.blocks = None if self.whole else longest_blocks(model)
+        self.lists = () if self.whole else lists_of_blocks(model)
         techniques = self.subject.techniques
         coupled = any(Stage.COUPLING in each.card.stages for each in techniques)
         self.fixed_micro_batch = (
@@ -111,15 +139,28 @@ class Planner:
         loss = find_loss(self.subject.loss)
         return couples_rows(loss) and not asks_for_sums(loss, self.subject.forward)
 
-    def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
+    def predict(
+        self,
+        plan: Plan,
+        techniques: Sequence[Technique],
+        *,
+        rough: bool = False,
+        late: Callable[[], bool] = never,
+    ) -> Prediction:
         """Return what a plan needs.
 
         Args:
             rough: take it that what two micro-batches and few blocks tell holds for more of them, without a third run to check it.
+            late: says whether the time is over, after which nothing more is run.
         Raises:
             UserError: the model, the techniques or the settings cannot be run.
+            OutOfTime: it is late.
         """
-        run, exact = self.run_of(plan, techniques, rough)
+        self._late = late
+        try:
+            run, exact = self.run_of(plan, techniques, rough)
+        finally:
+            self._late = never
         return self.prediction_of_run(run, plan, techniques, exact)
 
     def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> BySize:
@@ -165,8 +206,12 @@ class Planner:
     @property
     def depth(self) -> int:
         """Return how many blocks the model has, or is asked to have."""
-        more = self.wanted - self.blocks.count if self.wanted and self.blocks is not None else 0
-        return self._own_depth + more
+        return self._own_depth + sum(self._wanted_depths) - sum(each.count for each in self.lists)
+
+    @property
+    def _wanted_depths(self) -> Depths:
+        """Return how many blocks each list has, or is asked to have."""
+        return tuple(self.wanted or each.count for each in self.lists)
 
     @cached_property
     def _own_depth(self) -> int:
@@ -185,15 +230,14 @@ class Planner:
             many, counts = count > _ROUGHLY, (_ROUGHLY,)
         failed: Exception | None = None
         placed = frozenset(each for each in techniques if each.card.family is Family.PLACEMENT)
-        apart = self._tell_blocks_apart(techniques)
-        bases = list(self._bases(many, placed, apart, rough))
-        for base, few in itertools.product(bases, counts if many else (None,)):
+        bases = list(self._bases(many, placed, techniques, rough))
+        for (periods, base), few in itertools.product(bases, counts if many else (None,)):
             try:
                 run = self._carried_on(plan, techniques, base, few, rough)
-                if base != bases[0]:
-                    self._base_of[placed] = base or self._below_none
+                if periods != bases[0][0]:
+                    self._base_of[placed] = periods
                 return run, False
-            except Untraceable:
+            except (Untraceable, OutOfTime):
                 raise  # with all blocks there would be no more numbers, and it takes as many times as long
             # a model or a technique may need a block that is left out, in any way: the whole one tells
             except Exception as error:  # noqa: BLE001
@@ -206,37 +250,48 @@ class Planner:
 
     @property
     def _below_none(self) -> int:
-        """The number of blocks below which none tells where the first ones that were tried do not: of a list that is hardly long enough no more are tried."""
-        return 0 if self.blocks is None or self.blocks.long else self.blocks.count
+        """The periods of blocks below which none tells where the first ones that were tried do not: of lists that are hardly long enough no more are tried."""
+        return 0 if self._are_long(()) else max((each.count for each in self.lists), default=0)
 
-    def _tell_blocks_apart(self, techniques: Sequence[Technique]) -> bool:
-        """Return whether patterns of these techniques are of some blocks and not of others."""
-        if self.blocks is None:
-            return False
-        for each in techniques:
-            if each not in self._apart:
-                self._apart[each] = tells_blocks_apart(each, self._models[None], self.blocks)
-        return any(self._apart[each] for each in techniques)
+    def _are_long(self, whole: Collection[Blocks]) -> bool:
+        """Return whether three runs of fewer blocks, which check what two of them tell, are less than one of all."""
+        fewer = fewer_blocks(self.lists, PERIODS, whole)
+        return fewer is not None and sum(each.count for each in self.lists) > 3 * sum(fewer.longer(1))
+
+    def _uneven_lists(self, techniques: Sequence[Technique]) -> list[Blocks]:
+        """Return the lists of which patterns of these techniques are of some blocks and not of others."""
+        model = self._models[None]
+        for key in itertools.product(techniques, self.lists):
+            if key not in self._apart:
+                self._apart[key] = tells_blocks_apart(key[0], model, key[1])
+        return [each for each in self.lists if any(self._apart[one, each] for one in techniques)]
 
     def _bases(
-        self, many: bool, placed: frozenset[Technique], apart: bool, rough: bool
-    ) -> Iterator[int | None]:
-        """Yield the numbers of blocks from which a run is carried on.
+        self, many: bool, placed: frozenset[Technique], techniques: Sequence[Technique], rough: bool
+    ) -> Iterator[tuple[int, Fewer | None]]:
+        """Yield the blocks from which a run is carried on, with how many periods of each list they are.
 
-        There are more where a technique looks further than to the next block, as fewer placements tell that needed them, none where some
-        tell blocks `apart`, or where the list is too short for what is asked, and all (None) where it has many micro-batches.
+        There are more where a technique looks further than to the next block, as fewer placements tell that needed them, none where
+        the lists are too short for what is asked, and all (None) where it has many micro-batches. A list of which some technique tells
+        blocks apart stays whole.
         """
         if self.whole:
             return
-        if self.blocks is not None and not apart and (rough or self.blocks.long or self.wanted is not None):
-            fewest, period = self.blocks.fewest, self.blocks.period
-            least = max((base for fewer, base in self._base_of.items() if fewer <= placed), default=0)
-            first = self.blocks.fewest_roughly if rough else fewest
-            most = fewest + 3 * period if self.blocks.long or self.wanted is not None else first + period
-            depths = range(first, most, period)
-            yield from (depth for depth in depths if least <= depth < self.blocks.count - period)
+        whole = self._uneven_lists(techniques)
+        long = self.wanted is not None or self._are_long(whole)
+        if rough or long:
+            least = max((periods for fewer, periods in self._base_of.items() if fewer <= placed), default=0)
+            first = PERIODS - rough
+            for periods in range(first, PERIODS + _TRIES if long else first + 1):
+                base = fewer_blocks(self.lists, periods, whole) if least <= periods else None
+                if base is not None and (long or self._is_less(base)):
+                    yield periods, base
         if many and self.wanted is None:
-            yield None
+            yield self._below_none, None
+
+    def _is_less(self, base: Fewer) -> bool:
+        """Return whether two runs are no more than one of all blocks; another process may make the deeper one."""
+        return sum(each.count for each in self.lists) >= 2 * sum(base.longer(1))
 
     def strategy(self) -> AbstractContextManager[Strategy | None]:
         """Return a context around each dry run that gives what the step is to know of other devices."""
@@ -257,7 +312,7 @@ class Planner:
         return rows if plan.micro_batch in (None, AUTO) else min(int(plan.micro_batch), rows)
 
     def _carried_on(
-        self, plan: Plan, techniques: Sequence[Technique], base: int | None, few: int | None, rough: bool
+        self, plan: Plan, techniques: Sequence[Technique], base: Fewer | None, few: int | None, rough: bool
     ) -> Run:
         """Return the run from `base` blocks and `few` micro-batches, each None for all of them."""
         count = self.micro_batches(plan)
@@ -275,33 +330,32 @@ class Planner:
             return run
         return replace(run, torn=self._torn_of_all(plan, techniques, base, few, deep))
 
-    def _runs_from(self, base: int | None, few: int | None, rough: bool) -> list[RunKey]:
+    def _runs_from(self, base: Fewer | None, few: int | None, rough: bool) -> list[RunKey]:
         """Return the runs that one of all blocks and micro-batches is carried on from, as `_carried_on` and `_deep` ask for them."""
         counts = [few] if few is None or rough else [few, few + 1]
-        if self.blocks is None or base is None:
+        if base is None:
             return [(None, count) for count in counts]
-        period, wanted = self.blocks.period, self.wanted or self.blocks.count
-        keys: list[RunKey] = [(depth, count) for count in counts for depth in (base, base + period)]
-        third = base + 2 * period
-        return keys if rough or wanted <= third else [*keys, (third, few)]
+        keys: list[RunKey] = [(base.longer(by), count) for count in counts for by in range(2)]
+        checked = not rough and self._axes(base)[0].inserted > 2
+        return [*keys, (base.longer(2), few)] if checked else keys
 
     def _torn_of_all(
-        self, plan: Plan, techniques: Sequence[Technique], base: int, few: int | None, deep: Run
+        self, plan: Plan, techniques: Sequence[Technique], base: Fewer, few: int | None, deep: Run
     ) -> int:
         """Return the bytes that the allocator takes beyond what is asked of it by all blocks.
 
         Args:
             deep: the run of all blocks, in as `few` micro-batches.
         """
-        assert self.blocks is not None
-        depths = [base + more * self.blocks.period for more in range(3)]
-        streams = [self._run_once(plan, techniques, depth, few).allocations for depth in depths]
+        axis, *others = self._axes(base)
         try:
+            if others:
+                raise NotLinear("what several lists allocate is not carried on")
+            streams = [self._run_once(plan, techniques, base.longer(by), few).allocations for by in range(3)]
             one, two, three = (each.by_piece() for each in streams)
-            if carried_on(one, two, self._axis(base, depths[-1]), [*three]) != three:
+            if carried_on(one, two, self._axes(base, base.longer(2))[0], [*three]) != three:
                 raise NotLinear("the allocations of a third depth are not what two of them tell")
-            keys = [each.key for each in deep.segments]
-            whole = carried_on(one, two, self._axis(base, self.blocks.count), keys)
+            whole = carried_on(one, two, axis, [each.key for each in deep.segments])
             return replay(flat(whole), expandable_segments=self.machine.expandable_segments).torn
         except NotLinear:
             return self._torn_as_run(plan, techniques, deep)
@@ -318,10 +372,10 @@ class Planner:
         """Make the runs that are not made yet, about half of their work in the second process; nothing where there is none."""
         if self.second is None:
             return
-        depth, count = self.depth, self.micro_batches(plan)
+        count, all_blocks = self.micro_batches(plan), sum(each.count for each in self.lists)
 
         def length(key: RunKey) -> int:
-            return (key[0] or depth) * (key[1] or count)
+            return (self.depth - all_blocks + sum(key[0]) if key[0] else self.depth) * (key[1] or count)
 
         there: list[RunKey] = []
         here: list[RunKey] = []
@@ -339,47 +393,58 @@ class Planner:
         self,
         plan: Plan,
         techniques: Sequence[Technique],
-        base: int | None,
+        base: Fewer | None,
         micro_batches: int | None,
         check: bool,
     ) -> Run:
         """Return the run of all blocks, from those of few."""
-        if self.blocks is None or base is None:
+        if base is None:
             return self._run_once(plan, techniques, None, micro_batches)
-        period, wanted = self.blocks.period, self.wanted or self.blocks.count
-        one, two = (self._run_once(plan, techniques, depth, micro_batches) for depth in (base, base + period))
-        if check and wanted > base + 2 * period:
-            three = self._run_once(plan, techniques, base + 2 * period, micro_batches)
-            stretched = stretch(one.segments, two.segments, self._axis(base, base + 2 * period))
+        axes = self._axes(base)
+        one, two = (self._run_once(plan, techniques, base.longer(by), micro_batches) for by in range(2))
+        if check and axes[0].inserted > 2:
+            three = self._run_once(plan, techniques, base.longer(2), micro_batches)
+            stretched = stretch(one.segments, two.segments, *self._axes(base, base.longer(2)))
             if [(each.key, each.bytes) for each in stretched] != [
                 (each.key, each.bytes) for each in three.segments
             ]:
                 raise NotLinear("a third depth is not what two of them tell")
-        segments = stretch(one.segments, two.segments, self._axis(base, wanted))
-        return replace(two, segments=segments, torn=self._torn_deep(one, two, (wanted - base) // period - 1))
+        segments = stretch(one.segments, two.segments, *axes)
+        parts, times = two.parts, axes[0].inserted - 1
+        for axis in axes:
+            parts = parts.repeating(axis.start + axis.heads, axis.start + axis.tail, times)
+        return replace(two, segments=segments, parts=parts, torn=self._torn_deep(one, two, times))
 
-    def _axis(self, base: int, wanted: int) -> Axis:
-        """Return the way from a model of some blocks to one of others."""
-        assert self.blocks is not None
-        return Axis("block", base, wanted, self.blocks.period, self.blocks.start, self.blocks.irregular)
+    def _axes(self, base: Fewer, wanted: Depths | None = None) -> tuple[Axis, ...]:
+        """Return the way from a model of few blocks to one of others, by default of all: one axis for each list that has fewer."""
+        axes: list[Axis] = []
+        before = 0  # blocks of other lists that the wanted model lacks
+        of_lists = zip(self.lists, base.depths, base.steps, wanted or self._wanted_depths, strict=True)
+        for blocks, depth, step, count in of_lists:
+            if step:
+                axes.append(Axis("block", depth, count, step, blocks.start - before, blocks.irregular))
+                before += blocks.count - count
+        return tuple(axes)
 
     def _run_once(
-        self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
+        self, plan: Plan, techniques: Sequence[Technique], depths: Depths | None, micro_batches: int | None
     ) -> Run:
         """Return what `run` does; what was run before for the same question is not run again."""
-        key = (depth, micro_batches)
+        key = (depths, micro_batches)
         if key not in self._runs:
-            self._runs[key] = self.run(plan, techniques, depth, micro_batches)
+            if self._late():
+                raise OutOfTime
+            self._runs[key] = self.run(plan, techniques, depths, micro_batches)
         return self._runs[key]
 
     def run(
-        self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
+        self, plan: Plan, techniques: Sequence[Technique], depths: Depths | None, micro_batches: int | None
     ) -> Run:
         """Return the step with so many blocks and micro-batches; None for as many as there are."""
         machine = self.machine
         tf32 = any(each.card.needs == "tf32" for each in techniques)
         with self.strategy() as strategy, one_thread(of_run=self._threads):
-            subject = replace(self.subject, model=lambda: skeleton(self._of_depth(depth)))
+            subject = replace(self.subject, model=lambda: skeleton(self._of_depths(depths)))
             trace = dry_run(
                 subject,
                 plan,
@@ -413,12 +478,12 @@ class Planner:
             allocations,
         )
 
-    def _of_depth(self, depth: int | None) -> nn.Module:
-        """Return the model with so many blocks, None for all; made once."""
-        if depth not in self._models:
-            assert depth is not None and self.blocks is not None
-            self._models[depth] = shortened(self._models[None], self.blocks, depth)
-        return self._models[depth]
+    def _of_depths(self, depths: Depths | None) -> nn.Module:
+        """Return the model with so many blocks in each list, None for all; made once."""
+        if depths not in self._models:
+            assert depths is not None
+            self._models[depths] = shortened(self._models[None], self.lists, depths)
+        return self._models[depths]
 
     def _torn_deep(self, one: Run, two: Run, periods: int) -> int:
         """Return the bytes that the allocator takes beyond what is asked of it, with so many periods of blocks more than the second run has.

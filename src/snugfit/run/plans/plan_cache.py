@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from snugfit.planner.answers.answer import Answer
-from snugfit.planner.choice.channel import EARLY
+from snugfit.planner.choice.channel import EARLY, UNCHECKED
 from snugfit.planner.cost.allocator import AllocatorSettings
 from snugfit.planner.target import Target
 from snugfit.run.description import machine, versions
@@ -93,7 +93,7 @@ class Place:
         Raises:
             OSError: the cache cannot be written.
         """
-        if not answer.fits or EARLY in answer.why:
+        if not answer.fits or not {EARLY, UNCHECKED}.isdisjoint(answer.why):
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(self.path) as draft:

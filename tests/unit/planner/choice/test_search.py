@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
@@ -18,6 +18,7 @@ from snugfit.errors import PlanConflict, SettingError
 from snugfit.planner.answers.answer import Prediction
 from snugfit.planner.choice.adapter_rate import adapts, at_rate_of_adapters
 from snugfit.planner.choice.candidate import Budget, Candidate
+from snugfit.planner.choice.channel import UNCHECKED
 from snugfit.planner.choice.goals import Goal
 from snugfit.planner.choice.reasons import alternatives, rejected, why, why_not
 from snugfit.planner.choice.rungs import (
@@ -30,9 +31,14 @@ from snugfit.planner.choice.rungs import (
     together,
 )
 from snugfit.planner.choice.search import Search
-from snugfit.planner.plan import Request, explained, explored, look_for
+from snugfit.planner.devices.device import Machine
+from snugfit.planner.devices.hardware import find_device
+from snugfit.planner.plan import Request, answer_of, explained, explored, look_for
+from snugfit.planner.prediction.plan_needs import OutOfTime, never
 from snugfit.planner.prediction.staying import keeping, staying
 from snugfit.techniques import find
+
+Late = Callable[[], bool]
 
 ROWS = 16
 SIZES = (16, 8, 4, 2, 1)
@@ -111,7 +117,9 @@ class Laws:
         """What a plan needs with so many blocks on the device: it cannot be told."""
         return None
 
-    def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
+    def predict(
+        self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False, late: Late = never
+    ) -> Prediction:
         assert isinstance(plan.micro_batch, int)
         names = self.names_of(techniques)
         self.asked.append((tuple(names), plan.micro_batch))
@@ -573,7 +581,9 @@ class Short(Laws):
             traced=lambda size: self.law(names, size), between=lambda size: self.law(names, size)
         )
 
-    def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
+    def predict(
+        self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False, late: Late = never
+    ) -> Prediction:
         found = super().predict(plan, techniques)
         return found if rough else replace(found, reserved_bytes=found.reserved_bytes + MB)
 
@@ -1138,6 +1148,66 @@ def test_what_fits_is_found_though_the_time_is_over_before_anything_else_was_loo
     assert "more was to be looked at: give it more --seconds" in why(outcome.choice, outcome.search)[-1]
 
 
+class Unhurried(Laws):
+    """Whose check of a choice takes three runs, each of which takes as long as `clock` says, and those of a search too."""
+
+    clock: SimpleNamespace
+    checked: list[int]
+
+    def predict(
+        self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False, late: Late = never
+    ) -> Prediction:
+        for number in range(3 if self.checking else 1):
+            if late():
+                raise OutOfTime
+            self.clock.now += self.clock.seconds
+            self.checked.append(number)
+        return super().predict(plan, techniques)
+
+    def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> Any:
+        sized = super().by_size(plan, techniques)
+
+        def traced(size: int) -> Prediction:
+            self.checking = False
+            try:
+                found: Prediction = sized.traced(size)
+                return found
+            finally:
+                self.checking = True
+
+        return SimpleNamespace(traced=traced, between=sized.between)
+
+
+def unhurried(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Unhurried:
+    laws = Unhurried()
+    laws.clock, laws.checked, laws.checking = SimpleNamespace(now=0.0, seconds=seconds), [], True
+    monkeypatch.setattr("time.monotonic", lambda: laws.clock.now)
+    return laws
+
+
+def test_a_search_that_is_bounded_ends_while_there_is_time_to_check_its_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    laws = unhurried(1.0, monkeypatch)
+    request = Request(Plan(), Budget(900 * MB, margin=0.0, fidelity=Fidelity.MIXED), seconds=12.0)
+    outcome = look_for(laws, request)  # type: ignore[arg-type]
+    assert outcome.choice is not None and not outcome.search.unchecked
+    assert laws.clock.now <= 12.0 and not outcome.search.complete
+    assert "give it more --seconds" in why(outcome.choice, outcome.search)[-1]
+
+
+def test_a_choice_that_there_was_no_time_to_check_is_given_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    laws = unhurried(15.0, monkeypatch)
+    request = Request(Plan(), Budget(900 * MB, margin=0.0, fidelity=Fidelity.MIXED), seconds=1.0)
+    outcome = look_for(laws, request)  # type: ignore[arg-type]
+    assert outcome.choice is not None and outcome.choice.fits and outcome.search.unchecked
+    machine = Machine(find_device("a100-80"), find_device("cpu"))
+    laws.subject.assumed = ""
+    assert UNCHECKED in answer_of(outcome, machine, {}).why
+
+
 def test_where_the_time_is_over_the_devices_that_are_named_are_for_the_level_that_was_looked_at() -> None:
     search = searched(Laws(), 50, Fidelity.QUANTIZED)
     sentences = why_not(search, {"full": 20 * 2**30, "compact": 10 * 2**30})
@@ -1167,7 +1237,9 @@ class Staying(Streamed):
 
     hidden: int = 12
 
-    def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
+    def predict(
+        self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False, late: Late = never
+    ) -> Prediction:
         super().predict(plan, techniques)
         names = [label(each) for each in keeping(techniques, 0)]
         return self.staying(names, int(plan.micro_batch or ROWS), staying(techniques))

@@ -17,6 +17,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.planner.cost.allocator import replay
 from snugfit.planner.cost.records import Op, Phase, Place, Storage, Trace
 from snugfit.planner.prediction.allocations import Allocations, Change, Pieces, carried_on, flat
+from snugfit.planner.prediction.depth import fewer_blocks
 from snugfit.planner.prediction.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.prediction.plan_needs import Planner
 from snugfit.planner.target import Target, machine_of
@@ -313,12 +314,12 @@ def _told_and_run(model: str, names: Sequence[str], micro_batch: int) -> tuple[P
     plan = Plan(device="cuda", micro_batch=micro_batch)
     with machine_of(Target(device="rtx4090")) as machine:
         planner = Planner(subject, machine)
-        assert planner.blocks is not None
-        base, period = planner.blocks.fewest + planner.blocks.period, planner.blocks.period
+        base = fewer_blocks(planner.lists, 5, whole=planner.lists[1:])
+        assert base is not None
         one, two, whole = (
-            planner.run(plan, techniques, depth, None) for depth in (base, base + period, None)
+            planner.run(plan, techniques, depths, None) for depths in (base.depths, base.longer(1), None)
         )
-    axis = Axis("block", base, planner.blocks.count, period, planner.blocks.start, planner.blocks.irregular)
+    (axis,) = planner._axes(base)
     order = [each.key for each in stretch(one.segments, two.segments, axis)]
     told = carried_on(one.allocations.by_piece(), two.allocations.by_piece(), axis, order)
     return told, whole.allocations.by_piece()

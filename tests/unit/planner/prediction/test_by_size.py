@@ -14,9 +14,10 @@ from snugfit.planner.cost.records import Parts, Phase
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import uncalibrated
 from snugfit.planner.prediction.by_size import repeated
+from snugfit.planner.prediction.depth import Fewer
 from snugfit.planner.prediction.extrapolate import NotLinear
 from snugfit.planner.prediction.peak_and_time import Run
-from snugfit.planner.prediction.plan_needs import Planner
+from snugfit.planner.prediction.plan_needs import OutOfTime, Planner
 from snugfit.planner.trace.segments import ROLES, Key, Segment
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.freeze import Freeze
@@ -117,7 +118,7 @@ def test_blocks_that_a_pattern_of_numbers_freezes_are_frozen_by_their_own_number
         Planner(subject_of(model, data, techniques), Machine(cpu, cpu, baseline=0), whole=whole)
         for whole in (False, True)
     )
-    assert told.blocks is not None
+    assert told.lists
     assert told.predict(Plan(), techniques) == whole.predict(Plan(), techniques)
 
 
@@ -158,6 +159,15 @@ def test_a_plan_that_is_run_whole_is_not_run_again_to_confirm_it(planner: Planne
     assert len(runs) == 2
 
 
+def test_when_it_is_late_nothing_more_is_run_than_was_already(planner: Planner) -> None:
+    plan = Plan(micro_batch=4)
+    rough = planner.predict(plan, (AdamW(),), rough=True)
+    assert planner.predict(plan, (AdamW(),), rough=True, late=lambda: True) == rough
+    with pytest.raises(OutOfTime):
+        planner.predict(plan, (AdamW(),), late=lambda: True)
+    assert planner.predict(plan, (AdamW(),)).peak_bytes >= rough.peak_bytes
+
+
 def test_beyond_what_was_run_nothing_is_told(planner: Planner) -> None:
     """A window that is taken whole meets no gradients of passes before it."""
     sized = planner.by_size(Plan(), (AdamW(),))
@@ -173,9 +183,9 @@ def test_as_many_blocks_are_run_as_a_plan_of_fewer_placements_needed(monkeypatch
     planner = Planner(subject_of(model, data, (AdamW(),)), Machine(cpu, cpu, baseline=0))
     bases: list[int | None] = []
 
-    def carried_on(plan: Plan, techniques: object, base: int | None, few: int | None, rough: bool) -> Run:
-        bases.append(base)
-        if base == 3 and Recompute() in techniques:  # type: ignore[operator]
+    def carried_on(plan: Plan, techniques: object, base: Fewer | None, few: int | None, rough: bool) -> Run:
+        bases.append(None if base is None else base.depths[0])
+        if bases[-1] == 3 and Recompute() in techniques:  # type: ignore[operator]
             raise NotLinear("one block more")
         return Run([], 1.0, (), Parts(), 1.0)
 

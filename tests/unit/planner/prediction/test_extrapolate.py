@@ -137,6 +137,36 @@ def test_depth_and_micro_batches_are_told_one_after_the_other() -> None:
     assert told(found) == told(step(12, micro_batches=6))
 
 
+def with_another_stack(encoder: int, decoder: int) -> list[Segment]:
+    """A forward through two lists of blocks that are unlike and a backward back through both, each of which holds what the other one leaves."""
+    kept, found = 100 * encoder + 70 * decoder, []
+    blocks = [10] * encoder + [3] * decoder
+    for number, size in enumerate(blocks):
+        kept += size
+        found.append(piece(Phase.FORWARD, number, kept, names=size))
+    found.append(piece(Phase.LOSS, -1, kept))
+    for number, size in reversed([*enumerate(blocks)]):
+        found.append(piece(Phase.BACKWARD, number, kept, names=size))
+        kept -= size
+    return found
+
+
+@pytest.mark.parametrize(("encoder", "decoder", "steps"), [(20, 20, (1, 1)), (20, 36, (1, 2))])
+def test_two_lists_that_grow_in_step_are_told_by_two_runs_at_once(
+    encoder: int, decoder: int, steps: tuple[int, int]
+) -> None:
+    """Of a list whose steps are longer, more blocks are inserted."""
+    base = encoder - 16 * steps[0], decoder - 16 * steps[1]
+    short, longer = (
+        with_another_stack(*(n + by * step for n, step in zip(base, steps, strict=True))) for by in (0, 1)
+    )
+    axes = (
+        Axis("block", base[0], encoder, steps[0]),
+        Axis("block", base[1], decoder, steps[1], start=encoder),
+    )
+    assert told(stretch(short, longer, *axes)) == told(with_another_stack(encoder, decoder))
+
+
 def test_of_no_more_than_the_longer_run_it_is_the_longer_run() -> None:
     assert told(stretch(step(4), step(5), Axis("block", 4, 5))) == told(step(5))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from snugfit.core.batch import Batch
@@ -25,14 +27,16 @@ from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.prediction import plan_needs
 from snugfit.planner.prediction.allocations import Allocations
+from snugfit.planner.prediction.depth import Fewer
 from snugfit.planner.prediction.extrapolate import NotLinear
 from snugfit.planner.prediction.peak_and_time import Run, _ahead_bytes, _before_and_after_waiting
-from snugfit.planner.prediction.plan_needs import Planner
+from snugfit.planner.prediction.plan_needs import Depths, Planner
 from snugfit.planner.target import Target, machine_of
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.planner.trace.segments import ROLES, Key, Segment
 from snugfit.planner.worker import Worker
 from snugfit.techniques import find
+from snugfit.techniques.learning.freeze import Freeze
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -221,8 +225,8 @@ def test_two_runs_of_few_blocks_tell_roughly_of_a_list_too_short_for_the_three_o
 ) -> None:
     planner, asked = _deep_planner(depth, 1), []
 
-    def run(plan: Plan, techniques: Sequence[Technique], depth: int | None, few: int | None) -> Run:
-        asked.append(depth)
+    def run(plan: Plan, techniques: Sequence[Technique], depths: Depths | None, few: int | None) -> Run:
+        asked.append(depths and depths[0])
         return Run([], 0, (), Parts(), 1.0)
 
     monkeypatch.setattr(planner, "run", run)
@@ -231,14 +235,97 @@ def test_two_runs_of_few_blocks_tell_roughly_of_a_list_too_short_for_the_three_o
     assert asked == runs
 
 
+@pytest.mark.parametrize(
+    ("counts", "rough", "runs"),
+    [
+        ((24, 24), True, [(3, 3), (4, 4)]),
+        ((24, 24), False, [(4, 4), (5, 5), (6, 6)]),
+        ((12, 24), True, [(3, 6), (4, 8)]),
+        ((12, 12), False, [None]),  # three runs of both are more than one of all
+    ],
+)
+def test_few_blocks_of_an_encoder_and_of_its_decoder_are_run_at_once(
+    counts: tuple[int, int], rough: bool, runs: list[Depths | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, decoder = (nn.Sequential(*(nn.Linear(1, 1) for _ in range(count))) for count in counts)
+    model = nn.ModuleDict({"encoder": encoder, "decoder": decoder})
+    subject = Subject(lambda: model, Batch.of((torch.zeros(1, 1),)), Job.of(updates=1), 1, ())
+    planner = Planner(subject, Machine(find_device("a100-80"), find_device("cpu"), "cuda:0"))
+    asked: list[Depths | None] = []
+
+    def run(plan: Plan, techniques: Sequence[Technique], depths: Depths | None, few: int | None) -> Run:
+        asked.append(depths)
+        return Run([], 0, (), Parts(), 1.0)
+
+    monkeypatch.setattr(planner, "run", run)
+    monkeypatch.setattr(planner, "_torn_of_all", lambda *given: 0)
+    planner._run_of(Plan(device="cuda", micro_batch=1), (), rough)
+    assert asked == runs
+
+
+def test_a_list_whose_blocks_a_pattern_tells_apart_stays_whole_beside_another_one() -> None:
+    encoder, decoder = (nn.Sequential(*(nn.Linear(4, 4) for _ in range(count))) for count in (20, 60))
+    model = nn.ModuleDict({"encoder": encoder, "decoder": decoder})
+    subject = Subject(lambda: model, Batch.of((torch.zeros(1, 4),)), Job.of(updates=1), 1, ())
+    planner = Planner(subject, Machine(find_device("cpu"), find_device("cpu")))
+    frozen = Freeze(patterns=("encoder.[0-9].*",))
+    found = [base for _, base in planner._bases(False, frozenset(), (frozen,), rough=True)]
+    assert found[0] == Fewer((20, 3), (0, 1))
+
+
+def _encoder_and_decoder(
+    encoder: int, decoder: int, names: Sequence[str], micro_batch: int
+) -> list[tuple[float, ...]]:
+    """Return what an encoder with its decoder needs, told by few blocks, and run with all of them."""
+    own = {"vocab_size": 100, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_heads": 2}
+    config = transformers.T5Config(
+        **own, num_layers=encoder, num_decoder_layers=decoder, decoder_start_token_id=0
+    )
+    with torch.device("meta"):
+        network = transformers.T5ForConditionalGeneration(config)
+    texts, labels = (torch.zeros(4, length, dtype=torch.int64) for length in (40, 16))
+    window = Batch.of({"input_ids": texts, "attention_mask": torch.ones_like(texts), "labels": labels})
+    techniques = tuple(find(name).example() for name in names)
+    job = Job.of(global_batch=4, updates=2)
+    subject = Subject(lambda: copy.deepcopy(network), window, job, 4, techniques)
+    plan = Plan(device="cuda", micro_batch=micro_batch)
+    figures: list[tuple[float, ...]] = []
+    with machine_of(Target(device="rtx4090")) as machine:
+        for whole in (False, True):
+            planner = Planner(subject, machine, whole=whole)
+            run, exact = planner.run_of(plan, techniques)
+            assert exact is whole
+            made = planner.prediction_of_run(run, plan, techniques, exact)
+            seconds = round(made.seconds_per_update, 12)
+            bytes = made.peak_bytes, made.reserved_bytes, made.host_peak_bytes
+            figures.append((*bytes, made.flops_per_update, seconds, run.parts.whole(planner.depth)[1]))
+    return figures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "names", "micro_batch"),
+    [
+        (20, 20, ("adamw", "bf16", "clip_norm"), 4),
+        (20, 20, ("adamw", "lora", "nf4", "recompute"), 1),
+        (21, 41, ("adamw", "bf16"), 2),
+    ],
+)
+def test_few_blocks_of_an_encoder_and_of_its_decoder_tell_what_all_of_both_need(
+    encoder: int, decoder: int, names: tuple[str, ...], micro_batch: int
+) -> None:
+    told, whole = Worker().run(_encoder_and_decoder, encoder, decoder, names, micro_batch, timeout=300)
+    assert told == whole
+
+
 def test_where_few_blocks_of_a_short_list_tell_nothing_all_are_run_the_next_time_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planner, asked = _deep_planner(12, 1), []
 
-    def run(plan: Plan, techniques: Sequence[Technique], depth: int | None, few: int | None) -> Run:
-        asked.append(depth)
-        if depth is not None:
+    def run(plan: Plan, techniques: Sequence[Technique], depths: Depths | None, few: int | None) -> Run:
+        asked.append(depths and depths[0])
+        if depths is not None:
             raise NotLinear("they differ")
         return Run([], 0, (), Parts(), 1.0)
 
@@ -254,8 +341,8 @@ def _whole_runs(planner: Planner, torn: int, monkeypatch: pytest.MonkeyPatch) ->
     alike = Key(0, Phase.SETUP, 0, 0, 0, -1)
     stream = replace(Allocations.of(Trace(), "cuda"), keys=(alike, alike))
 
-    def run_once(plan: Plan, techniques: Sequence[Technique], depth: int | None, few: int | None) -> Run:
-        asked.extend([(depth, few)] if depth is None else [])
+    def run_once(plan: Plan, techniques: Sequence[Technique], depths: Depths | None, few: int | None) -> Run:
+        asked.extend([(None, few)] if depths is None else [])
         return Run([], torn, (), Parts(), 1.0, allocations=stream)
 
     monkeypatch.setattr(planner, "_run_once", run_once)
@@ -270,7 +357,9 @@ def test_all_blocks_are_run_for_the_allocator_in_as_many_micro_batches_as_do_not
 ) -> None:
     planner = _deep_planner(depth, micro_batches)
     asked = _whole_runs(planner, 60, monkeypatch)
-    planner._torn_of_all(Plan(device="cuda", micro_batch=1), (), 4, None, Run([], 70, (), Parts(), 1.0))
+    planner._torn_of_all(
+        Plan(device="cuda", micro_batch=1), (), Fewer((4,), (1,)), None, Run([], 70, (), Parts(), 1.0)
+    )
     assert asked == [(None, few)]
 
 
@@ -279,7 +368,10 @@ def test_a_model_that_is_not_there_is_never_run(monkeypatch: pytest.MonkeyPatch)
     asked = _whole_runs(planner, 60, monkeypatch)
     planner.wanted = 40
     monkeypatch.setattr(planner, "_deep", lambda *given, **more: Run([], 70, (), Parts(), 1.0))
-    assert planner._carried_on(Plan(device="cuda", micro_batch=1), (), 4, None, rough=False).torn == 70
+    assert (
+        planner._carried_on(Plan(device="cuda", micro_batch=1), (), Fewer((4,), (1,)), None, rough=False).torn
+        == 70
+    )
     assert asked == []
 
 
@@ -292,5 +384,5 @@ def test_few_blocks_count_where_all_were_run_in_too_few_micro_batches_to_find_gr
     planner = _deep_planner(depth, 5)
     _whole_runs(planner, all_blocks, monkeypatch)
     monkeypatch.setattr(planner, "_deep", lambda *given, **more: Run([], few, (), Parts(), 1.0))
-    run = planner._carried_on(Plan(device="cuda", micro_batch=1), (), 4, None, rough=False)
+    run = planner._carried_on(Plan(device="cuda", micro_batch=1), (), Fewer((4,), (1,)), None, rough=False)
     assert run.torn == torn

@@ -13,7 +13,7 @@ import yaml
 
 from snugfit.errors import SnugfitWarning
 from snugfit.planner.answers.answer import Answer, Choice
-from snugfit.planner.choice.channel import EARLY
+from snugfit.planner.choice.channel import EARLY, UNCHECKED
 from snugfit.planner.target import Target
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
@@ -250,7 +250,10 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_and_not_the_plan(
         assert plan_recipe(recipe(tmp_path), GPU).fits
 
 
-@pytest.mark.parametrize("answer", [replace(ANSWER, fits=False), replace(ANSWER, why=(*ANSWER.why, EARLY))])
+@pytest.mark.parametrize(
+    "answer",
+    [replace(ANSWER, fits=False), *(replace(ANSWER, why=(*ANSWER.why, each)) for each in (EARLY, UNCHECKED))],
+)
 def test_what_does_not_fit_or_was_stopped_early_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, answer: Answer
 ) -> None:
