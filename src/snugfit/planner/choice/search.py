@@ -33,7 +33,7 @@ from snugfit.planner.choice.rung_sets import (
 )
 from snugfit.planner.choice.rungs import Techniques, freezes
 from snugfit.planner.choice.trials import MOST
-from snugfit.planner.prediction.plan_needs import OutOfTime
+from snugfit.planner.trace.recorder import OutOfTime
 
 _NEAR = 2.0
 """Times the time that it would need up to which a finer plan may become the choice."""

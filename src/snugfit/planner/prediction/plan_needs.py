@@ -41,6 +41,7 @@ from snugfit.planner.prediction.peak_and_time import Run, prediction_of
 from snugfit.planner.prediction.staying import Streamed, keeping, staying, with_staying
 from snugfit.planner.trace.dry_run import Subject, dry_run
 from snugfit.planner.trace.operator_cache import OperatorCache
+from snugfit.planner.trace.recorder import OutOfTime, never
 from snugfit.planner.trace.segments import copies_of_blocks, cut
 from snugfit.step.window_gradients import asks_for_sums
 from snugfit.strategies.base import Strategy
@@ -80,15 +81,6 @@ Depths = tuple[int, ...]
 
 RunKey = tuple[Depths | None, int | None]
 """The number of blocks and of micro-batches of a run; None for all."""
-
-
-def never() -> bool:
-    """Return that it is not late."""
-    return False
-
-
-class OutOfTime(Exception):
-    """The time is over in which a plan was to be predicted."""
 
 
 @dataclass
@@ -385,6 +377,9 @@ class Planner:
         try:
             for key in here:
                 self._run_once(plan, techniques, *key)
+        except OutOfTime:
+            self.second.close()  # whose runs may take long
+            raise
         finally:
             answers: list[Run | None] = self.second.answers()
         self._runs.update((key, run) for key, run in zip(there, answers, strict=True) if run is not None)
@@ -432,8 +427,6 @@ class Planner:
         """Return what `run` does; what was run before for the same question is not run again."""
         key = (depths, micro_batches)
         if key not in self._runs:
-            if self._late():
-                raise OutOfTime
             self._runs[key] = self.run(plan, techniques, depths, micro_batches)
         return self._runs[key]
 
@@ -452,6 +445,7 @@ class Planner:
                 micro_batches=micro_batches,
                 strategy=strategy,
                 cache=self._operators,
+                late=self._late,
             )
         kind = tf32, any(each.reads_files for each in techniques)
         if kind not in self._costs:

@@ -30,7 +30,7 @@ from snugfit.planner.trace.fake_tensors import BareOptimizer, fake_, fake_batch
 from snugfit.planner.trace.known_values import KnownValues
 from snugfit.planner.trace.library_patches import as_real
 from snugfit.planner.trace.operator_cache import OperatorCache
-from snugfit.planner.trace.recorder import Recorder
+from snugfit.planner.trace.recorder import Recorder, never
 from snugfit.planner.trace.untraceable import explaining
 from snugfit.step.build import Material, make_step
 from snugfit.step.evaluate import Scored, evaluate
@@ -95,6 +95,7 @@ def dry_run(
     micro_batches: int | None = None,
     strategy: Strategy | None = None,
     cache: OperatorCache | None = None,
+    late: Callable[[], bool] = never,
 ) -> Trace:
     """Return an update, one as it is at the end of the run where that is another, and an evaluation, recorded.
 
@@ -102,13 +103,15 @@ def dry_run(
         micro_batches: how many of them an update is to have; by default those of the window.
         strategy: of one among several devices, within `several.fake_ranks`; the window is its share.
         cache: what operators gave in dry runs before, which is added to.
+        late: says whether the time is over, after which the run is not ended.
     Raises:
         UserError: the model, the techniques or the settings cannot be run.
         Untraceable: the model asks for numbers that are not there.
+        OutOfTime: it is late.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues(mode)
-    recorder = Recorder(values, cache, shortens=True)
+    recorder = Recorder(values, cache, shortens=True, late=late)
     model = fake_(subject.model(), mode, "cpu")
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
     whole = subject.window if micro_batches is None else longest_rows(subject.window, size * micro_batches)

@@ -37,6 +37,16 @@ from snugfit.planner.trace.operator_properties import Operator
 from snugfit.planner.trace.python_overhead import Overhead, interposing
 from snugfit.planner.trace.sequence import node_number, sequence_number
 
+
+def never() -> bool:
+    """Return that it is not late."""
+    return False
+
+
+class OutOfTime(Exception):
+    """The time is over in which a plan was to be predicted."""
+
+
 _NO_NODE = 1 << 62
 """What accumulates a gradient has no place among the nodes, and a number beyond all of theirs."""
 
@@ -66,17 +76,22 @@ class Recorder(TorchDispatchMode):
     Args:
         cache: what operators gave in runs before, which is added to.
         shortens: whether loops over parts that are alike run some of them, whose operators count for all.
+        late: says whether the time is over in which a run was to be made.
     """
 
     def __init__(
-        self, values: KnownValues, cache: OperatorCache | None = None, shortens: bool = False
+        self,
+        values: KnownValues,
+        cache: OperatorCache | None = None,
+        shortens: bool = False,
+        late: Callable[[], bool] = never,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
         self.values = values
         self.operators = OperatorCache() if cache is None else cache
         self.update = 0
-        self._shortens = shortens
+        self._shortens, self._late = shortens, late
         self._silent = False
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._phases: list[Phase] = []
@@ -187,7 +202,13 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def label(self, name: str) -> Iterator[None]:
-        """Label a part of the run for as long as it takes."""
+        """Label a part of the run for as long as it takes.
+
+        Raises:
+            OutOfTime: it is late.
+        """
+        if self._late():
+            raise OutOfTime
         phase = Phase(name)
         if self._phases and self._phases[0] in _WHOLE_PHASES:
             phase = self._phases[0]

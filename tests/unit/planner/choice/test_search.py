@@ -34,8 +34,8 @@ from snugfit.planner.choice.search import Search
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.plan import Request, answer_of, explained, explored, look_for
-from snugfit.planner.prediction.plan_needs import OutOfTime, never
 from snugfit.planner.prediction.staying import keeping, staying
+from snugfit.planner.trace.recorder import OutOfTime, never
 from snugfit.techniques import find
 
 Late = Callable[[], bool]

@@ -17,7 +17,8 @@ from snugfit.planner.prediction.by_size import repeated
 from snugfit.planner.prediction.depth import Fewer
 from snugfit.planner.prediction.extrapolate import NotLinear
 from snugfit.planner.prediction.peak_and_time import Run
-from snugfit.planner.prediction.plan_needs import OutOfTime, Planner
+from snugfit.planner.prediction.plan_needs import Planner
+from snugfit.planner.trace.recorder import OutOfTime
 from snugfit.planner.trace.segments import ROLES, Key, Segment
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.freeze import Freeze
@@ -166,6 +167,40 @@ def test_when_it_is_late_nothing_more_is_run_than_was_already(planner: Planner) 
     with pytest.raises(OutOfTime):
         planner.predict(plan, (AdamW(),), late=lambda: True)
     assert planner.predict(plan, (AdamW(),)).peak_bytes >= rough.peak_bytes
+
+
+class Busy:
+    """A second process whose answers come late."""
+
+    closed = False
+
+    def ask(self, *calls: object) -> None:
+        assert calls
+
+    def answers(self) -> list[None]:
+        assert self.closed, "its answers are waited for"
+        return []
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_run_ends_in_its_midst_when_it_gets_late(planner: Planner) -> None:
+    asked: list[bool] = []
+
+    def late() -> bool:
+        asked.append(True)
+        return len(asked) > 5
+
+    with pytest.raises(OutOfTime):
+        planner.predict(Plan(micro_batch=1), (AdamW(),), late=late)
+    assert len(asked) == 6 and planner.predict(Plan(micro_batch=1), (AdamW(),)).peak_bytes
+
+
+def test_when_it_is_late_nobody_waits_for_the_second_process(planner: Planner) -> None:
+    planner.second = Busy()  # type: ignore[assignment]
+    with pytest.raises(OutOfTime):
+        planner.predict(Plan(micro_batch=1), (AdamW(),), late=lambda: True)
 
 
 def test_beyond_what_was_run_nothing_is_told(planner: Planner) -> None:
