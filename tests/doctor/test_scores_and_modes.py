@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from snugfit.doctor.observe.child import watch_script
+from snugfit.doctor.observe.detectors.updates.gradient_faults import graph_in_evaluation
 from snugfit.doctor.observe.detectors.updates.parameter_faults import never_stepped, no_gradient
 from snugfit.doctor.observe.events.log import Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.events.script_events import Backward, Event, Step
@@ -403,6 +404,16 @@ def test_an_evaluation_records_no_graph_that_nothing_is_differentiated_through(
 ) -> None:
     text = SCORED.format(score=score, evaluation=evaluation)
     told(tmp_path, text, "graph_in_evaluation" if pitfall else "", monkeypatch)
+
+
+def test_graphs_of_the_last_update_of_a_script_that_was_cut_short_might_have_been_used(tmp_path: Path) -> None:
+    late = "kept = [net(part) for part in held_out.split(40) for _ in range(3)] if epoch == 4 else []"
+    path = tmp_path / "train.py"
+    path.write_text(BEGIN + SCORED.format(score="pass", evaluation=late))
+    log = watch_script(path)
+    assert [each.pitfall for each in graph_in_evaluation(log)] == ["graph_in_evaluation"]
+    log.complete = False
+    assert graph_in_evaluation(log) == []
 
 
 WEIGHED = """

@@ -153,6 +153,8 @@ def _unread_validation(tree: ast.Module) -> int:
 
     >>> _unread_validation(ast.parse("train_set, dev_set = split(rows)\nfit(train_set)")), _unread_validation(ast.parse("val_loss = fit(rows)"))
     (1, 0)
+    >>> _unread_validation(ast.parse("train_val_set, test_set = split(rows)"))
+    0
     """
     read = {
         last_name(each)
