@@ -11,6 +11,7 @@ from snugfit.doctor.observe.watchers.attention.watch_attention import watch_atte
 from snugfit.doctor.observe.watchers.attention.watch_places import PlaceWatch
 from snugfit.doctor.observe.watchers.attention.watch_products import watch_products
 from snugfit.doctor.observe.watchers.attention.watch_squashes import watch_squashes
+from snugfit.doctor.observe.watchers.dependence.watch_baselines import BaselineWatch
 from snugfit.doctor.observe.watchers.dependence.watch_inputs import InputWatch
 from snugfit.doctor.observe.watchers.dependence.watch_nearest import watch_nearest
 from snugfit.doctor.observe.watchers.dependence.watch_rows import RowWatch
@@ -130,6 +131,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     watch_recompute(recorder, patches)
     watch_scores(recorder, modules, taken, patches)
     watch_draws(recorder, patches)
+    BaselineWatch(recorder).install(patches)
     places.install(patches)
     watch_numbers(recorder, modules, terms, patches)
     watch_products(recorder, patches)

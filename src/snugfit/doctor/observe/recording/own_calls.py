@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from snugfit.doctor.observe.recording.recorder import Recorder
-from snugfit.doctor.observe.recording.script_frames import is_own
+from snugfit.doctor.observe.recording.script_frames import is_asked_by_script, is_own
 
 Call: TypeAlias = Callable[..., Any]
 Look: TypeAlias = Callable[[str, tuple[Any, ...], Mapping[str, Any], Tensor], None]
@@ -34,15 +34,19 @@ def is_looked_at(recorder: Recorder, frames: int = 1) -> bool:
     )
 
 
-def after_own_calls(recorder: Recorder, look: Look) -> Callable[[Call], Call]:
-    """Return what wraps a function such that `look` is told of each call that is looked at and gives a tensor."""
+def after_own_calls(recorder: Recorder, look: Look, *, inside: bool = False) -> Callable[[Call], Call]:
+    """Return what wraps a function such that `look` is told of each call that is looked at and gives a tensor.
+
+    Args:
+        inside: whether other watchers wrap the function too, later, so that theirs calls this one.
+    """
 
     def wrapped(original: Call) -> Call:
         name = original.__name__
 
         def function(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if isinstance(result, Tensor) and is_looked_at(recorder):
+            if isinstance(result, Tensor) and (_is_within(recorder) if inside else is_looked_at(recorder)):
                 with recorder.guard():
                     look(name, args, kwargs, result)
             return result
@@ -50,3 +54,14 @@ def after_own_calls(recorder: Recorder, look: Look) -> Callable[[Call], Call]:
         return function
 
     return wrapped
+
+
+def _is_within(recorder: Recorder) -> bool:
+    """Return whether a wrapper that others wrap looks at the call that it is asked for, which the script makes through them."""
+    return (
+        recorder.detailed
+        and not recorder.looking
+        and not torch.compiler.is_dynamo_compiling()
+        and recorder.here
+        and is_asked_by_script()
+    )
