@@ -46,3 +46,54 @@ def test_advantages_are_centred_over_the_actions_of_a_row(
 ) -> None:
     loss = "x = torch.randn(24, 6); loss = F.smooth_l1_loss(net(x).gather(1, torch.arange(24).view(-1, 1) % 4), x[:, :1])"
     told(tmp_path, DUELING.format(wide=wide, body=body) + looped(loss), pitfall, monkeypatch)
+
+
+AVERAGED = """
+net, criterion = nn.Linear(6, 2), nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+x = torch.randn(90, 6)
+loader = DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), {size}, shuffle=True)
+def fit(loader):
+    {begin}
+    for number, (rows, wanted) in enumerate(loader):
+        scores = net(rows)
+        loss = criterion(scores, wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        {each}
+    {after}
+for epoch in range(3):
+    print(fit(loader))
+"""
+LAST, EMPTY = "last_batch_score", "batch_mean_scores"
+
+
+@pytest.mark.parametrize(
+    ("size", "begin", "each", "after", "pitfall"),
+    [
+        (30, "total, seen = 0, 0", "total += loss.item() * len(rows); seen += len(rows)", "loss = (loss / seen).detach()  # cause\n    return loss", LAST),
+        (30, "total = 0.0", "total += loss.item()", "return loss.item() / len(loader)  # cause", LAST),
+        (30, "seen = 0", "err = F.cross_entropy(net(rows), wanted); seen += 1", "mean = float(err) / seen  # cause\n    return mean", LAST),
+        (30, "running = 0.0", "if number % 2:\n            print(running / 2)  # cause\n            running = 0.0", "return 0", EMPTY),
+        (30, "hits, seen = 0, 0", "seen += (scores.argmax(1) == wanted).sum().item()", "return hits / len(x)  # cause", EMPTY),
+        (30, "total = 0\n    count = 0", "count += len(rows); other = loss.item()", "print(count)\n    return f'{total / count:.3f}'  # cause", EMPTY),
+        (30, "total, seen = 0, 0", "total += loss.item() * len(rows); seen += len(rows)", "loss = total / seen\n    return loss", ""),
+        (30, "losses = []", "losses.append(loss.item())", "loss = sum(losses)\n    return loss / len(loader)", ""),
+        (30, "loss, running = None, torch.zeros(())", "running = running + loss.detach(); loss = running", "return loss / len(loader)", ""),
+        (90, "total = 0", "total += loss.item()", "return loss.item() / len(loader)", ""),
+        (30, "total = 0", "total = total + loss.item()", "return total / len(loader)", ""),
+        (30, "total = 0\n    def add(value):\n        nonlocal total\n        total += value", "add(loss.item())", "return total / len(loader)", ""),
+        (30, "a = b = 0", "a, b = a + loss.item(), b + 1", "return a / b", ""),
+    ],
+)  # fmt: skip
+def test_what_is_divided_by_the_number_of_all_was_summed_up(
+    tmp_path: Path,
+    size: int,
+    begin: str,
+    each: str,
+    after: str,
+    pitfall: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told(tmp_path, AVERAGED.format(size=size, begin=begin, each=each, after=after), pitfall, monkeypatch)

@@ -1,4 +1,4 @@
-"""Hits of the last batch of a loop that are divided by the number of all rows, as a script's source shows."""
+"""Hits and losses of the last batch of a loop that are divided by the number of all, and numbers to which no pass adds, as a script's source shows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Iterator
 
 from snugfit.doctor.observe.source.script_syntax import names_in, names_set_by, own_nodes, reads
 
+_LOSS = re.compile(r"loss|cost|err|acc|score|metric", re.IGNORECASE)
+_KEEPS = re.compile(r"update|accum|running|total|avg|average|meter|history", re.IGNORECASE)
+"""What a value of a batch is called that holds those before it too."""
 _SIZES = (re.compile(r"len\(([\w.]+)\)"), re.compile(r"([\w.]+)\.(shape\[0\]|size\(0\))"))
 
 
@@ -38,6 +41,77 @@ def hits_of_last_batch(scope: ast.AST, loop: ast.For) -> tuple[int, str] | None:
         if counts and not isinstance(statement, ast.AugAssign):
             hits |= dict.fromkeys(names, statement.lineno)
     return None
+
+
+def loss_of_last_batch(scope: ast.AST, loop: ast.For) -> tuple[int, str] | None:
+    """Return the line behind a loop that divides a loss of its last batch by what the loop counts, or by the length of what it goes through, and the name of that loss; None without."""
+    last, counts = _left_by(loop), set[str]()
+    losses: set[str] = set()
+    for each in ast.walk(loop):
+        if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add):
+            counts.add(ast.unparse(each.target))
+        elif isinstance(each, ast.Assign):
+            own = {name for name in names_set_by(each) & last if _LOSS.search(name)}
+            losses = losses - own if _KEEPS.search(ast.unparse(each)) else losses | own
+    through = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and loop.iter.args else loop.iter
+    counts |= {f"len({ast.unparse(through)})", f"len({ast.unparse(through)}.dataset)"}
+    for statement in _behind(scope, loop):
+        for each in ast.walk(statement):
+            if not isinstance(each, ast.BinOp) or not isinstance(each.op, ast.Div):
+                continue
+            name = next((known for known in sorted(losses) if _is_value_of(each.left, known)), "")
+            if name and ast.unparse(each.right) in counts:
+                return each.lineno, name
+        losses -= {name for each in ast.walk(statement) for name in _sets(each)}
+    return None
+
+
+def never_added_to(scope: ast.Module | ast.FunctionDef, loop: ast.For) -> tuple[int, str] | None:
+    r"""Return the line in a loop or behind it that divides what is 0 wherever its function sets it, and its name; None without.
+
+    >>> text = "def f(rows):\n total, count = 0.0, 0\n for row in rows:\n  count += 1\n print(total / count)\n return count / len(rows)"
+    >>> function = ast.parse(text).body[0]
+    >>> never_added_to(function, function.body[1])
+    (5, 'total')
+    """
+    zero, other = set[int](), set[str]()
+    for each in own_nodes(scope):
+        if isinstance(each, ast.Assign):
+            for target in each.targets:
+                zero |= _names_of_zero(target, each.value)
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            other |= {*node.names}
+        elif isinstance(node, ast.arg):
+            other.add(node.arg)
+        elif (
+            isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del) and id(node) not in zero
+        ):
+            other.add(node.id)
+    begun = {each.id for each in own_nodes(scope) if isinstance(each, ast.Name) and id(each) in zero} - other
+    for each in own_nodes(scope):
+        divides = isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and each.lineno > loop.lineno
+        name = next((one for one in sorted(begun) if divides and _is_value_of(each.left, one)), "")  # type: ignore[attr-defined]
+        if name:
+            return each.lineno, name  # type: ignore[attr-defined]
+    return None
+
+
+def _names_of_zero(target: ast.expr, value: ast.expr) -> set[int]:
+    """Return the names, as nodes, that an assignment sets to the number 0."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        pairs = zip(target.elts, value.elts, strict=False)
+        return {each for pair in pairs for each in _names_of_zero(*pair)}
+    number = isinstance(value, ast.Constant) and type(value.value) in (int, float) and value.value == 0
+    return {id(target)} if number and isinstance(target, ast.Name) else set()
+
+
+def _is_value_of(node: ast.AST, name: str) -> bool:
+    """Return whether an expression is a name, or its number."""
+    return (
+        re.fullmatch(rf"(float\()?{name}(\.data|\.detach\(\)|\.cpu\(\))*(\.item\(\))?\)?", ast.unparse(node))
+        is not None
+    )
 
 
 def _left_by(loop: ast.For) -> set[str]:

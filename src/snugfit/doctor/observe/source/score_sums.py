@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
-from snugfit.doctor.observe.source.hits_of_last import hits_of_last_batch
+from snugfit.doctor.observe.source.hits_of_last import (
+    hits_of_last_batch,
+    loss_of_last_batch,
+    never_added_to,
+)
 from snugfit.doctor.observe.source.script_syntax import names_in, names_set_by, own_nodes, spans, syntax_of
 from snugfit.doctor.observe.source.undivided_sums import UndividedSums
 
@@ -31,6 +35,8 @@ class Sum(NamedTuple):
 
 NEVER_BACK, FIRST_ALONE, MEANS_BY_ROWS = "never set back", "the first batch alone", "means divided by rows"
 LAST_BY_ALL = "hits of the last batch divided by all rows"
+LOSS_BY_ALL = "loss of the last batch divided by all"
+NEVER_ADDED = "never added to"
 ROWS_BY_BATCHES = "a sum over rows divided by batches"
 SUM_BESIDE_MEAN = "a sum beside the mean of the training"
 
@@ -55,9 +61,13 @@ def _of_scope(scope: ast.Module | ast.FunctionDef) -> Iterator[Sum]:
             yield from _ended_at_once(loop)
             yield from _means_by_rows(scope, loop)
             yield from _rows_by_batches(scope, loop)
-            hits = hits_of_last_batch(scope, loop)
-            if hits is not None:
-                yield Sum(*hits, loop.lineno, loop.end_lineno or loop.lineno, LAST_BY_ALL)
+            for seen, way in (
+                (hits_of_last_batch(scope, loop), LAST_BY_ALL),
+                (loss_of_last_batch(scope, loop), LOSS_BY_ALL),
+                (never_added_to(scope, loop), NEVER_ADDED),
+            ):
+                if seen is not None:
+                    yield Sum(*seen, loop.lineno, loop.end_lineno or loop.lineno, way)
         for part in inner:
             if any(part is each for each in loop.body) and _LOADER.search(ast.unparse(part.iter)):
                 yield from _never_back(scope, loop, part)

@@ -9,7 +9,9 @@ from snugfit.doctor.observe.events.script_events import Batch, EpochEnd, Forward
 from snugfit.doctor.observe.source.score_sums import (
     FIRST_ALONE,
     LAST_BY_ALL,
+    LOSS_BY_ALL,
     MEANS_BY_ROWS,
+    NEVER_ADDED,
     NEVER_BACK,
     ROWS_BY_BATCHES,
     SUM_BESIDE_MEAN,
@@ -31,6 +33,16 @@ _WAYS = {
         "`{name}` counts the hits of the last batch of the loop alone, and is divided by the number of all rows.",
         "hits += (predicted == labels).sum().item()   # in the loop, which sets it to 0 before it begins",
     ),
+    LOSS_BY_ALL: (
+        "last_batch_score",
+        "`{name}` is the loss of the last batch of the loop alone, and is divided by the number of all: what was summed up is not used.",
+        "total += {name}.item() * len(inputs)   # in the loop; behind it, total / count",
+    ),
+    NEVER_ADDED: (
+        "batch_mean_scores",
+        "`{name}` is set to 0, and nothing is ever added to it: the mean that is made of it is always 0.",
+        "{name} += loss.item()   # in each pass of the loop",
+    ),
     SUM_BESIDE_MEAN: (
         "batch_mean_scores",
         "`{name}` is the sum of the means of the batches, and is shown beside the mean of the training's loss: it is larger by the number of its batches.",
@@ -49,7 +61,7 @@ _WAYS = {
 }
 
 
-_OF_BATCHES = (LAST_BY_ALL, SUM_BESIDE_MEAN)
+_OF_BATCHES = (LAST_BY_ALL, LOSS_BY_ALL, SUM_BESIDE_MEAN)
 _OF_MEANS = (MEANS_BY_ROWS, ROWS_BY_BATCHES, SUM_BESIDE_MEAN)
 """Sums that say something wrong where a mean of each batch is added."""
 """Sums of a loop that say nothing wrong where that has one batch."""
