@@ -97,3 +97,47 @@ def test_what_is_divided_by_the_number_of_all_was_summed_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told(tmp_path, AVERAGED.format(size=size, begin=begin, each=each, after=after), pitfall, monkeypatch)
+
+
+AGENT = """
+def make():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+{begin}
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+for step in range(70):
+    state, after, action = torch.randn(16, 4), torch.randn(16, 4), torch.arange(16).view(-1, 1) % 3
+    with torch.no_grad():
+        wanted = state[:, :1] + 0.9 * {second}(after).max(1, keepdim=True).values
+    loss = F.mse_loss(net(state).gather(1, action), wanted)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {each}
+"""
+LOADS = "net, target_net = make(), make()\ntarget_net.load_state_dict(net.state_dict())"
+HELPER = "def sync(source, copied):\n    for p, q in zip(copied.parameters(), source.parameters()):\n        p.data.copy_(q.data)\nnet, target_net = make(), make()\nsync(net, target_net)"
+HELD = "class Agent:\n    def __init__(self):\n        self.net = make()\n        self.target = copy.deepcopy(self.net).eval()  # cause\n    def update(self):\n        self.target.load_state_dict(self.net.state_dict())\nagent = Agent()\nnet = agent.net"
+STILL = "average_stands_still"
+
+
+@pytest.mark.parametrize(
+    ("begin", "second", "each", "pitfall"),
+    [
+        (LOADS + "  # cause", "target_net", "", STILL),
+        (HELPER + "  # cause", "target_net", "", STILL),
+        (HELD.partition("    def update")[0] + "agent = Agent()\nnet = agent.net", "agent.target", "", STILL),
+        ("net = make()\ndef main():\n    global tgt\n    tgt = copy.deepcopy(net)  # cause\nmain()", "tgt", "", STILL),
+        (LOADS, "target_net", "if step % 30 == 29:\n        target_net.load_state_dict(net.state_dict())", ""),
+        (LOADS, "target_net", "if step % 500 == 499:\n        target_net.load_state_dict(net.state_dict())", ""),
+        (HELPER, "target_net", "if step % 5 == 4:\n        sync(net, target_net)", ""),
+        (HELD, "agent.target", "if step % 5 == 4:\n        agent.update()", ""),
+        (LOADS, "target_net", "with torch.no_grad():\n        [p.lerp_(q, 0.05) for p, q in zip(target_net.parameters(), net.parameters())]", ""),
+        ("net, target_net = make(), make()", "target_net", "", ""),
+        ("net = make()\nreference = copy.deepcopy(net)", "reference", "", ""),
+    ],
+)  # fmt: skip
+def test_a_target_network_that_is_copied_before_the_training_alone_is_said_where_it_is(
+    tmp_path: Path, begin: str, second: str, each: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = AGENT.format(begin=begin, second=second, each=each or "pass")
+    told(tmp_path, text, pitfall, monkeypatch)

@@ -6,6 +6,7 @@ from collections import Counter
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.events.log import Log
+from snugfit.doctor.observe.events.log_views import trained_models
 from snugfit.doctor.observe.events.run_events import CopyUnmoved, Fault, OtherOrder, RateUnused, Rounded
 from snugfit.doctor.observe.events.script_events import Forward, Step, WrongAxis
 from snugfit.doctor.observe.events.state_events import Restore
@@ -83,6 +84,8 @@ def unmoved_copy(log: Log) -> list[Finding]:
     restored = {event.at for event in log.of(Restore)}
     calls = Counter(event.module for event in log.of(Forward) if not event.grad)
     for event in log.of(CopyUnmoved):
+        if event.once:
+            continue
         model = next((each for each in log.models if each.called == event.name and calls[each.id]), None)
         if model is None or not log.whole or log.updates < LEAST_UPDATES or calls[model.id] < LEAST_CALLS:
             continue
@@ -97,6 +100,33 @@ def unmoved_copy(log: Log) -> list[Finding]:
                     "updates += 1   # what the condition counts\nif updates % every == 0:\n    target.load_state_dict(model.state_dict())",
                 )
             ]
+    return []
+
+
+def target_copied_once(log: Log) -> list[Finding]:
+    """Detect a target network that is computed with update after update, and has the weights that the model which learns began with."""
+    trained = trained_models(log)
+    begun = {event.weights for event in log.of(Forward) if event.grad and event.weights}
+    for event in (each for each in log.of(CopyUnmoved) if each.once and log.whole):
+        for model in (each for each in log.models if each.called == event.name and each.id not in trained):
+            passes = [each for each in log.of(Forward) if each.module == model.id]
+            states, updates = (
+                {each.weights for each in passes if each.weights},
+                {each.update for each in passes},
+            )
+            without = passes and not any(each.grad for each in passes)
+            if without and len(updates) >= LEAST_CALLS and len(states) == 1 and states <= begun:
+                return [
+                    Finding(
+                        "average_stands_still",
+                        Certainty.LIKELY,
+                        f"`{event.name}` computes without a graph before {len(updates)} different updates, always with the weights that the model began with: "
+                        "it gets them before the training, and nothing in a loop copies them again.",
+                        event.at,
+                        (f"first used at {passes[0].at}; {log.updates} updates",),
+                        f"if updates % every == 0:\n    {event.name}.load_state_dict(model.state_dict())",
+                    )
+                ]
     return []
 
 
@@ -118,4 +148,4 @@ def linear_model(log: Log) -> list[Finding]:
     ]
 
 
-DETECTORS = (plain_faults, rounded_away, unused_rate, unmoved_copy, linear_model)
+DETECTORS = (plain_faults, rounded_away, unused_rate, unmoved_copy, target_copied_once, linear_model)

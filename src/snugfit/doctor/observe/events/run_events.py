@@ -331,13 +331,15 @@ class RateUnused(Event):
 
 @dataclass(frozen=True)
 class CopyUnmoved(Event):
-    """The source copies a model's weights into another one under a condition, at this line.
+    """The source copies a model's weights into another one under a condition, at this line, or before all loops.
 
     Args:
         name: of the copy, as the script calls it.
+        once: whether nothing in a loop copies them.
     """
 
     name: str
+    once: bool = False
 
 
 @dataclass(frozen=True)

@@ -123,13 +123,13 @@ def movers_never_called(files: tuple[str, ...]) -> tuple[str, Line] | None:
     trees = {file: syntax_of(file) for file in files}
     nodes = {file: list(ast.walk(tree)) for file, tree in trees.items()}
     every = [each for tree in nodes.values() for each in tree]
-    if any(_AVERAGES.search(last_name(each)) for each in every) or not any(map(_makes_copy, every)):
+    if any(map(names_average, every)) or not any(map(_makes_copy, every)):
         return None
     loops = [
         (file, each)
         for file, tree in nodes.items()
         for each in tree
-        if _moves_weights(each) or _copies_state(each, trees[file])
+        if writes_weights(each) or _copies_state(each, trees[file])
     ]
     read = {name for each in every if (name := _referred(each))}
     movers = [(file, _function_around(trees[file], loop, read)) for file, loop in loops]
@@ -140,11 +140,16 @@ def movers_never_called(files: tuple[str, ...]) -> tuple[str, Line] | None:
     return file, Line(function.lineno, function.name)
 
 
-def _moves_weights(node: ast.AST) -> bool:
+def names_average(node: ast.AST) -> bool:
+    """Return whether a node names a library's average of weights, which moves by itself."""
+    return bool(_AVERAGES.search(last_name(node)))
+
+
+def writes_weights(node: ast.AST) -> bool:
     """Return whether a node is a loop over the weights of two models that writes to one of them, in place.
 
     >>> loop = "for p, q in zip(a.parameters(), b.parameters()): {}"
-    >>> [_moves_weights(ast.parse(loop.format(text)).body[0]) for text in ("p.data.mul_(m).add_(q)", "p.data = q.data", "total += (p - q).norm()")]
+    >>> [writes_weights(ast.parse(loop.format(text)).body[0]) for text in ("p.data.mul_(m).add_(q)", "p.data = q.data", "total += (p - q).norm()")]
     [True, True, False]
     """
     if (

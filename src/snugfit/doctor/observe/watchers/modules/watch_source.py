@@ -19,6 +19,7 @@ from snugfit.doctor.observe.recording.own_source import line_that_draws_apart, o
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import shown
 from snugfit.doctor.observe.source.batch_means import quotients_of_batches
+from snugfit.doctor.observe.source.copies_once import target_copied_once
 from snugfit.doctor.observe.source.epochs_twice import epochs_twice
 from snugfit.doctor.observe.source.idle_lines import (
     copies_under_a_count,
@@ -52,6 +53,9 @@ def look_at_source(recorder: Recorder) -> None:
         what = f"`{mover.name}` moves the weights of a copy after those of the model, and nothing calls it: the copy stays as it began."
         fix = f"{mover.name}()   # after each optimizer.step()"
         recorder.add(Fault(f"{shown(file)}:{mover.line}", update, "average_stands_still", what, fix))
+    target = target_copied_once(tuple(own_files()))
+    if target is not None:
+        recorder.add(CopyUnmoved(f"{shown(target.file)}:{target.line}", update, target.name, once=True))
     for file in own_files():
         _look_at_file(recorder, file)
         for line, pitfall, what, fix in _faults_of(file):
