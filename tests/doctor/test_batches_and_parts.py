@@ -141,3 +141,41 @@ def test_a_target_network_that_is_copied_before_the_training_alone_is_said_where
 ) -> None:
     text = AGENT.format(begin=begin, second=second, each=each or "pass")
     told(tmp_path, text, pitfall, monkeypatch)
+
+
+HOOKED = """
+net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
+{hooks}
+for update in range(8):
+    x = torch.randn(40, 6)
+    loss = {loss}
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    {between}
+    scaler.step(optimizer)
+    scaler.update()
+"""
+EACH = "for p in net.parameters():\n    p.register_hook({hook})"
+CLASSED = "F.cross_entropy(net(x), (x[:, 0] > 0).long())"
+
+
+@pytest.mark.parametrize(
+    ("hooks", "loss", "between", "pitfall"),
+    [
+        (EACH.format(hook="lambda g: torch.clamp(g, -1.0, 1.0)") + "  # cause", CLASSED, "", "clip_before_unscale"),
+        ("def limit(g):\n    return g.clip(-0.5, 0.5)\n" + EACH.format(hook="limit") + "  # cause", CLASSED, "scaler.unscale_(optimizer)", "clip_before_unscale"),
+        ("def limit(p):\n    p.grad.clamp_(-2, 2)\nfor p in net.parameters():\n    p.register_post_accumulate_grad_hook(limit)  # cause", CLASSED, "", "clip_before_unscale"),
+        (EACH.format(hook="lambda g: g.clamp(-0.05 * scaler.get_scale(), 0.05 * scaler.get_scale())"), CLASSED, "", ""),
+        (EACH.format(hook="lambda g: torch.nan_to_num(g)"), CLASSED, "", ""),
+        (EACH.format(hook="lambda g: g.clamp(-1e6, 1e6)"), CLASSED, "", ""),
+        ("", CLASSED, "scaler.unscale_(optimizer)\n    torch.nn.utils.clip_grad_value_(net.parameters(), 0.01)", ""),
+        ("", CLASSED + " + 1e-4 * sum(p.abs().sum() for p in net.parameters())", "", ""),
+    ],
+)  # fmt: skip
+def test_gradients_that_hooks_limit_while_they_carry_the_loss_scale_are_said_at_the_hook(
+    tmp_path: Path, hooks: str, loss: str, between: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = HOOKED.format(hooks=hooks, loss=loss, between=between or "pass")
+    told(tmp_path, text, pitfall, monkeypatch)

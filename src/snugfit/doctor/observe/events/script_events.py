@@ -479,6 +479,21 @@ class Rescale(Event):
 
 
 @dataclass(frozen=True)
+class Capped(Event):
+    """Gradients that carry the loss scale came out of a backward pass with one largest absolute value in several weights, and many numbers of it.
+
+    Args:
+        largest: that value; `share` of the numbers that are not 0 have it, in `weights` of the optimizer's.
+    """
+
+    optimizer: int
+    scale: float
+    largest: float
+    share: float
+    weights: int
+
+
+@dataclass(frozen=True)
 class ScheduleStep(Event):
     """A schedule was stepped.
 

@@ -46,6 +46,23 @@ def line_that_splits() -> str:
     )
 
 
+def line_of_hook(words: re.Pattern[str]) -> str:
+    """Return file:line where the script puts a hook on gradients that has one of these words, by itself or in the function that it names; "" without."""
+    for file in own_files():
+        nodes = list(ast.walk(syntax_of(file)))
+        functions = {each.name: each for each in nodes if isinstance(each, ast.FunctionDef)}
+        for each in nodes:
+            if not isinstance(each, ast.Call) or not isinstance(each.func, ast.Attribute) or not each.args:
+                continue
+            hook: ast.AST = each.args[0]
+            named = hook.func if isinstance(hook, ast.Call) else hook
+            name = named.attr if isinstance(named, ast.Attribute) else getattr(named, "id", "")
+            texts = [ast.unparse(part) for part in (hook, functions.get(name)) if part is not None]
+            if "hook" in each.func.attr and any(map(words.search, texts)):
+                return f"{shown(file)}:{each.lineno}"
+    return ""
+
+
 def line_that_cuts_twice() -> str:
     """Return file:line of a statement that takes the front and the back of one array by bounds that are not the same, by which they may overlap; "" without."""
     for file in own_files():

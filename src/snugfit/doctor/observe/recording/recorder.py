@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from snugfit.doctor.observe.events.log import LoaderSeen, Log, OptimizerSeen, ParameterSeen, write_log
-from snugfit.doctor.observe.events.script_events import Backward, Clip, Event, Rescale, ScalerStep, Step
+from snugfit.doctor.observe.events.script_events import (
+    Backward,
+    Capped,
+    Clip,
+    Event,
+    Rescale,
+    ScalerStep,
+    Step,
+)
 from snugfit.doctor.observe.recording.script_frames import forget_callers
 
 if TYPE_CHECKING:
@@ -40,7 +48,7 @@ TOO_DEEP = "some calls near Python's limit of recursion"
 FRAMES_OF_HIDING = 50
 """More than the contexts take, and the functions they call on their way out."""
 PROFILED = "what ran under a profiler, which would count the observer's operations, up to the optimizer step after it"
-_UNFINISHED = (Backward, Clip, Rescale, ScalerStep)
+_UNFINISHED = (Backward, Capped, Clip, Rescale, ScalerStep)
 """Acts that mean something together with the step that ends them."""
 WITHOUT_VALUES = "calls on the meta device, where tensors have no values"
 

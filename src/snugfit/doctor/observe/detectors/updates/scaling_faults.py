@@ -7,10 +7,11 @@ from typing import NamedTuple
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.events.log import Log
 from snugfit.doctor.observe.events.log_views import Window, steps, windows
-from snugfit.doctor.observe.events.script_events import Clip, Rescale, Step
+from snugfit.doctor.observe.events.script_events import Capped, Clip, Rescale, Step
 
 LARGE = 128.0  # what multiplies a loss to keep small gradients from vanishing; a number of rows or of losses is less
 SHORT = 0.01  # a limit for true gradients is not as low as this; one for gradients times the scale is, over the scale
+LEAST_CAPPED = 3
 SAME, OTHER = 1.01, 1.1  # lengths within the first ratio are one, beyond the second they are not
 _UNSCALE = "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\nscaler.step(optimizer)"
 
@@ -61,6 +62,28 @@ def limited_by_hand(log: Log) -> list[Finding]:
             limited = [each for each in changes if 0 < SAME * each.after < each.before]
             if _is_limit(limited) and limited[0].after < SHORT * limited[0].event.scale:
                 return [_limit_finding(limited)]
+    return []
+
+
+def limited_by_hooks(log: Log) -> list[Finding]:
+    """Detect that gradients come out of the backward pass with one largest value update after update, far below the loss scale that they carry."""
+    for optimizer in dict.fromkeys(event.optimizer for event in log.of(Capped)):
+        mine = [event for event in log.of(Capped) if event.optimizer == optimizer]
+        first, largest = mine[0], {event.largest for event in mine}
+        if len(mine) >= LEAST_CAPPED and len(largest) == 1 and first.largest < SHORT * first.scale:
+            return [
+                Finding(
+                    "clip_before_unscale",
+                    Certainty.CERTAIN,
+                    f"Gradients are limited to {first.largest:.3g} within the backward pass, while they are multiplied by the loss scale, {first.scale:g}: the limit "
+                    "is that much too small.",
+                    first.at,
+                    (
+                        f"in each of {len(mine)} updates; {first.share:.0%} of the numbers of {first.weights} weights are at the limit",
+                    ),
+                    "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_value_(model.parameters(), limit)\nscaler.step(optimizer)",
+                )
+            ]
     return []
 
 
@@ -130,4 +153,4 @@ def _divided_late(window: Window) -> tuple[Clip, float, float] | None:
     return clips[-1], factor, shrunk
 
 
-DETECTORS = (clip_before_unscale, limited_by_hand, divided_after_clipping)
+DETECTORS = (clip_before_unscale, limited_by_hand, limited_by_hooks, divided_after_clipping)

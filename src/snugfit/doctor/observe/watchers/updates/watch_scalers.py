@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from snugfit.doctor.observe.events.script_events import Rescale, ScalerStep
+from snugfit.doctor.observe.events.script_events import Capped, Rescale, ScalerStep
 from snugfit.doctor.observe.recording.attribute_patches import Patches
+from snugfit.doctor.observe.recording.own_source import line_of_hook
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import where
-from snugfit.doctor.observe.watchers.optimizers.gradient_state import Gradients, magnitude
+from snugfit.doctor.observe.watchers.optimizers.gradient_state import Gradients, magnitude, summable
 
 _Call = Callable[..., Any]
+LEAST_SHARE = 0.1
+_LIMITS = re.compile(r"clamp|clip|max_norm|minimum")
 
 
 class ScalerWatch:
@@ -65,6 +69,10 @@ class ScalerWatch:
             if state is None or not state.lengths or not self._recorder.active:
                 return
             lengths, state.lengths = state.changed(), []
+            cap = cap_of([each.grad for each in state.parameters()]) if lengths is None else None
+            if cap is not None:
+                at, update = line_of_hook(_LIMITS) or where(), self._recorder.log.updates
+                self._recorder.add(Capped(at, update, number, state.scale, *cap))
             if lengths is not None:
                 before, now = lengths
                 self._recorder.add(
@@ -93,3 +101,21 @@ class ScalerWatch:
                 self._depth -= 1
 
         return step
+
+
+def cap_of(gradients: Sequence[Tensor | None]) -> tuple[float, float, int] | None:
+    """Return the largest absolute value, the share of the numbers that are not 0 which have it, and in how many gradients, where it is in several and of both signs, as a limit is; None else.
+
+    >>> first, second = torch.tensor([1.0, -0.5, 0.0]), torch.tensor([-1.0, 0.2])
+    >>> cap_of([first, None, second]), cap_of([first, 2 * second])
+    ((1.0, 0.5, 2), None)
+    """
+    dense = [summable(each) for each in gradients if each is not None and not each.is_sparse and each.numel()]
+    largest = max((float(each.abs().max()) for each in dense), default=0.0)
+    at_limit = [(int((each == largest).sum()), int((each == -largest).sum())) for each in dense]
+    above, below = (sum(each[side] for each in at_limit) for side in (0, 1))
+    weights = sum(any(each) for each in at_limit)
+    if not largest or not above or not below or weights < 2:
+        return None
+    share = (above + below) / sum(int(each.count_nonzero()) for each in dense)
+    return (largest, share, weights) if share >= LEAST_SHARE else None
