@@ -179,3 +179,43 @@ def test_gradients_that_hooks_limit_while_they_carry_the_loss_scale_are_said_at_
 ) -> None:
     text = HOOKED.format(hooks=hooks, loss=loss, between=between or "pass")
     told(tmp_path, text, pitfall, monkeypatch)
+
+
+PLACED = """
+class Places(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("pe", torch.randn(1, 30, 8))
+        self.pos_emb, self.tokens = nn.Parameter(torch.randn(1, 30, 8)), nn.Embedding(40, 8)
+        self.lengths = torch.randn(30, 8)
+        self.layer = nn.Linear(8, 3)
+    def forward(self, ids):
+        x = self.tokens(ids)
+        x = x + self.pos_emb[:, : x.size(1)]
+        {body}
+        return self.layer(x)
+net = Places()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "pitfall"),
+    [
+        ("x = x + self.pe[:, x.shape[1], :]  # cause", "wrong_axis"),
+        ("b, n, _ = x.shape\n        x = self.pe[:, n] + x  # cause", "wrong_axis"),
+        ("length = ids.size(1)\n        x = self.tokens(ids) * 2.8\n        x += self.pe[0, length] * 0 + self.pe[:, :length]\n        x = x + self.pos_emb[:, length]  # cause", "wrong_axis"),
+        ("x = self.tokens(ids) + self.pos_emb[:, ids.size(-1)]  # cause", "wrong_axis"),
+        ("x = x + self.pe[:, : x.shape[1]]", ""),
+        ("x = x + self.lengths[x.size(1)]", ""),
+        ("x = x + self.pe[:, 3]", ""),
+        ("past = self.tokens(ids)[:, :4]\n        x = x + self.pe[:, past.size(1)]", ""),
+        ("x = x + self.pe[:, torch.arange(x.size(1))]", ""),
+        ("x = x + self.pe[:, x.size(1) - 1]", ""),
+    ],
+)  # fmt: skip
+def test_an_encoding_of_places_is_cut_at_a_length_and_not_indexed_by_it(
+    tmp_path: Path, body: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = "ids = torch.randint(0, 40, (16, 9)); loss = F.cross_entropy(net(ids).flatten(0, 1), ids.flatten() % 3)"
+    told(tmp_path, PLACED.format(body=body) + looped(loss), pitfall, monkeypatch)

@@ -29,6 +29,7 @@ from snugfit.doctor.observe.source.idle_lines import (
 )
 from snugfit.doctor.observe.source.late_splits import fitted_before_split, graph_of_all_edges, refitted
 from snugfit.doctor.observe.source.lost_terms import lost_terms
+from snugfit.doctor.observe.source.one_place import one_place_for_all
 from snugfit.doctor.observe.source.own_numbers import numbered_anew
 from snugfit.doctor.observe.source.score_sums import wrong_sums
 from snugfit.doctor.observe.source.selection_by_test import Choice, selection_by_test
@@ -113,6 +114,15 @@ def _faults_of(file: str) -> Iterator[tuple[int, str, str, str]]:
     if twice is not None:
         what = f"`{twice.name}` is a product with `{twice.epochs}`, and the call is given these beside it: it counts as many times too many steps as there are epochs."
         yield twice.line, "schedule_length", what, f"{twice.name}=len(loader), epochs={twice.epochs}"
+    one = one_place_for_all(file)
+    if one is not None:
+        what = f"`{one.table}` is indexed by the number of places, `{one.length}`, and not cut there: all places get one vector, and none is told from the others."
+        yield (
+            one.line,
+            "wrong_axis",
+            what,
+            f"x = x + {one.table}[:, :{one.length}]   # the front, a vector for each place",
+        )
     quotient, choice = quotients_of_batches(file), selection_by_test(file)
     if quotient is not None:
         what = (
