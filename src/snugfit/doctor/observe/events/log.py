@@ -68,6 +68,7 @@ class ParameterSeen:
         frozen_from: the update before which it was found frozen, though it was trained before; -1 if it never was; `thawed` if it is trained again.
         made_at: where the script itself has put it into a module, whose number is `owner`; known of zeros alone.
         library: its model's class belongs to a library that defines whole models.
+        listed_at: the line that puts its layer into a list or dictionary of Python's, whose layers are no part of the model; "" without.
     """
 
     id: int
@@ -91,6 +92,7 @@ class ParameterSeen:
     largest_rate: float = 0.0
     frozen_from: int = -1
     thawed: bool = False
+    listed_at: str = ""
 
 
 @dataclass

@@ -387,14 +387,19 @@ def not_in_optimizer(log: Log) -> list[Finding]:
             (o for o in reversed(log.optimizers) if _shares_model(log, o.parameters, holes[0].model)),
             log.optimizers[0],
         )
+        listed = holes[0].listed_at if all(each.listed_at for each in holes) else ""
         findings.append(
             Finding(
                 "not_in_optimizer",
                 Certainty.CERTAIN,
-                f"{len(holes)} parameters get gradients and are in no optimizer: they never train.",
-                optimizer.at,
-                (named(holes),),
-                "optimizer = Optimizer(model.parameters(), lr=lr)   # after the model is complete\n"
+                f"{len(holes)} parameters get gradients and are in no optimizer: they never train."
+                + " Their layers lie in a list or dictionary of Python's, and are no part of the model."
+                * bool(listed),
+                listed or optimizer.at,
+                (named(holes), *([f"the optimizer is made at {optimizer.at}"] if listed else [])),
+                "self.layers = nn.ModuleList(layers)   # or nn.ModuleDict: model.parameters() has them then"
+                if listed
+                else "optimizer = Optimizer(model.parameters(), lr=lr)   # after the model is complete\n"
                 "# or, if they should stay: parameter.requires_grad_(False)",
             )
         )

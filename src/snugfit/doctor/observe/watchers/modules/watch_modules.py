@@ -430,11 +430,11 @@ class ModuleWatch:
             look_at_step(self.recorder, module, args[0])
         if root is None or not self.recorder.detailed:
             return
+        top = self._roots[root.id][0]()
         if module._parameters:
-            self.outsiders.note(root.id, module)
+            self.outsiders.note(root.id, module, top)
         if self._with_graph and not torch.is_grad_enabled():
             note_parameters(self.recorder, [each for each in module.parameters() if each.requires_grad])
-        top = self._roots[root.id][0]()
         if top is not None:
             self._layers.before(root, top, module, args)
         if isinstance(module, nn.RNNBase):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +14,8 @@ from torch import Tensor, nn
 from snugfit.doctor.observe.events.log import ModelSeen
 from snugfit.doctor.observe.events.run_events import LayerMadeAnew
 from snugfit.doctor.observe.recording.recorder import Recorder
-from snugfit.doctor.observe.recording.script_frames import where
+from snugfit.doctor.observe.recording.script_frames import is_own, shown, where
+from snugfit.doctor.observe.source.script_syntax import syntax_of
 
 COMPARED = 64
 WITNESSES = 3
@@ -99,8 +102,8 @@ class Outsiders:
         """Remember where a module was made while a model computed."""
         self._made[id(module)] = weakref.ref(module), at
 
-    def note(self, root: int, module: nn.Module) -> None:
-        """Note a module that was called inside of a model, if its parameters are not the model's own. In a plain list they are not."""
+    def note(self, root: int, module: nn.Module, top: nn.Module | None) -> None:
+        """Note a module that was called inside of a model, `top`, if its parameters are not the model's own. In a plain list they are not."""
         known = self.recorder.parameters
         reference, at = self._made.pop(id(module), (None, ""))
         anew = reference is not None and reference() is module and torch.is_grad_enabled()
@@ -108,7 +111,8 @@ class Outsiders:
             self.recorder.add(LayerMadeAnew(at, self.recorder.log.updates, type(module).__name__))
         for name, parameter in module._parameters.items():
             if isinstance(parameter, nn.Parameter) and self.recorder.number(parameter) not in known:
-                self.recorder.parameter(parameter, f"{type(module).__name__}.{name}").model = root
+                stray = self.recorder.parameter(parameter, f"{type(module).__name__}.{name}")
+                stray.model, stray.listed_at = root, "" if top is None else line_that_lists(top, module)
                 self._strays.append(weakref.ref(parameter))
 
     def count_strays(self) -> None:
@@ -134,3 +138,37 @@ class Outsiders:
                 self._start[number] = now.clone()
             elif self.recorder.detailed:
                 seen.moved_outside = seen.moved_outside or not torch.equal(self._start[number], now)
+
+
+def line_that_lists(top: nn.Module, module: nn.Module) -> str:
+    """Return the line of the script that sets the attribute of a model whose value is a list, or a dictionary, of Python's that holds a module; "" without."""
+    for holder in top.modules():
+        for name, value in list(vars(holder).items()):
+            held = value.values() if isinstance(value, dict) else value
+            inside = not name.startswith("_") and isinstance(value, list | tuple | dict)
+            if inside and any(isinstance(each, nn.Module) and _has(each, module) for each in held):
+                return _line_of_attribute(type(holder), name)
+    return ""
+
+
+def _has(whole: nn.Module, part: nn.Module) -> bool:
+    return any(each is part for each in whole.modules())
+
+
+def _line_of_attribute(kind: type, name: str) -> str:
+    """Return the first line of a class, or of one that it inherits from, that sets an attribute of its object; "" where the script's source does not show it."""
+    for each in kind.__mro__:
+        file = getattr(sys.modules.get(each.__module__), "__file__", None)
+        if not isinstance(file, str) or not is_own(file):
+            continue
+        own = [
+            c for c in ast.walk(syntax_of(file)) if isinstance(c, ast.ClassDef) and c.name == each.__name__
+        ]
+        lines = [
+            part.lineno
+            for part in (part for whole in own for part in ast.walk(whole))
+            if isinstance(part, ast.Attribute) and part.attr == name and isinstance(part.ctx, ast.Store)
+        ]
+        if lines:
+            return f"{shown(file)}:{min(lines)}"
+    return ""
