@@ -9,7 +9,7 @@ from torch import nn
 class Deep(nn.Module):
     def __init__(self, depth=3):
         super().__init__()
-        self.hidden = [nn.Linear(8, 8) for _ in range(depth)]
+        self.hidden = [nn.Linear(8, 8) for _ in range(depth)]  # <- here
         self.out = nn.Linear(8, 2)
 
     def forward(self, x):
@@ -20,7 +20,7 @@ class Deep(nn.Module):
 
 torch.manual_seed(1)
 net = Deep()
-opt = torch.optim.SGD(net.parameters(), lr=0.1)  # <- here
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
 for _step in range(6):
     loss = nn.functional.cross_entropy(net(torch.randn(16, 8)), torch.randint(0, 2, (16,)))
     opt.zero_grad()

@@ -25,6 +25,7 @@ _DOUBLES = re.compile(
     r"concat|resample|\.sample\(|replace=True|repeat|vstack|append|augment|oversampl|SMOTE", re.IGNORECASE
 )
 _STATISTIC = re.compile(r"\.(mean|std|min|max|var|median|quantile)\(")
+_JOINS = frozenset(["cat", "concat", "concatenate", "hstack", "column_stack", "c_"])
 _ROW = ("__getitem__", "__iter__")
 _AUGMENTS = re.compile(r"\brand|augment|flip|crop|jitter|noise|rotate|spec_aug", re.IGNORECASE)
 _SETTING = re.compile(r"self\.\w*(train|augment|transform|tf\b|aug|mode|split|random)", re.IGNORECASE)
@@ -126,6 +127,8 @@ def line_of_targets(trails: Trails, at: Place) -> Place | None:
     """Return the statement that takes the targets, which a line compares with predictions, out of a table or a series; None where the source does not show it."""
     steps = trails.back(*at, wide=True)
     for step in steps:
+        if _joins_targets(step):
+            return step.file, step.line
         first = step
         while first.before >= 0:
             first = steps[first.before]
@@ -141,6 +144,19 @@ def line_of_targets(trails: Trails, at: Place) -> Place | None:
         ):
             return step.file, step.line
     return None
+
+
+def _joins_targets(step: Step) -> bool:
+    """Return whether a statement puts targets beside other columns, in what is no target itself."""
+    joins = [
+        each
+        for each in ast.walk(step.statement)
+        if isinstance(each, ast.Call) and last_name(each.func) in _JOINS and each.args
+    ]
+    parts = [part for each in joins for part in getattr(each.args[0], "elts", ())]
+    names = [next(iter(sorted(names_in(part) - {"np", "torch", "pd"})), "") for part in parts]
+    of_targets = [bool(_TARGETS.search(name)) for name in names if name]
+    return any(of_targets) and not all(of_targets) and not _TARGETS.search(step.name)
 
 
 def line_of_shared_rows(trails: Trails, scored: Place, trained: Place) -> Place | None:

@@ -229,6 +229,24 @@ def saved(node: Any, name: str) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
+def rows_taken(node: Any) -> torch.Tensor | None:
+    """Return the numbers of the rows that a node has taken by an index or a mask, also where a view follows; None for another node.
+
+    >>> rows_taken(torch.ones(3, 1, requires_grad=True)[torch.tensor([True, False, True])].squeeze(1).grad_fn).tolist()
+    [0, 2]
+    """
+    if type(node).__name__.startswith(("Squeeze", "View", "Reshape", "Select")):
+        node = node.next_functions[0][0]
+    try:
+        indices = getattr(node, "_saved_indices", None) or [getattr(node, "_saved_index", None)]
+    except RuntimeError:  # the index was changed in its place
+        return None
+    axis: Any = getattr(node, "_saved_dim", None)
+    if not isinstance(indices[0], torch.Tensor) or indices[0].dim() != 1 or axis:
+        return None
+    return indices[0].nonzero()[:, 0] if indices[0].dtype == torch.bool else indices[0].long()
+
+
 def axis_of_join(node: Any) -> int | None:
     """Return the axis along which a node has joined tensors; None where it has not.
 

@@ -19,6 +19,7 @@ from snugfit.doctor.observe.events.script_events import (
 )
 from snugfit.doctor.observe.events.term_events import PaddingRead
 from snugfit.doctor.observe.graphs.dependence import attends_over, mixed_at, pooled_at, sensitivity
+from snugfit.doctor.observe.recording.internals import rows_taken
 from snugfit.doctor.observe.recording.padding_tokens import is_next_along_rows
 from snugfit.doctor.observe.recording.recorder import Recorder
 from snugfit.doctor.observe.recording.script_frames import line_in, own_frames, where
@@ -55,10 +56,10 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
     if inputs and targets and inputs != targets:
         recorder.add(OtherRows(where(), recorder.log.updates, inputs, targets))
     _look_at_orders(recorder, batch, target)
-    column = column_of_target(batch, target)
+    column = column_of_target(_rows_scored(batch, scores, target), target)
     if column is not None:
         place, columns, exact = column
-        recorder.add(LabelColumn(where(), recorder.log.updates, place, columns, batch.shape[0], exact))
+        recorder.add(LabelColumn(where(), recorder.log.updates, place, columns, len(target), exact))
     one_each = target.dim() > 0 and target.shape[0] == target.numel() == batch.shape[0]
     shares = (
         target.dim() == 2
@@ -79,6 +80,14 @@ def look_at_dependence(recorder: Recorder, modules: ModuleWatch, scores: Tensor,
         _look_at_padding(recorder, modules, scores)
     elif recorder.tokens.last is not None and not _look_at_future(recorder, modules, scores, target):
         _look_at_padded_places(recorder, modules, scores, target)
+
+
+def _rows_scored(batch: Tensor, scores: Tensor, target: Tensor) -> Tensor:
+    """Return the rows of a batch of which a loss gets the scores: all, or those that a mask has taken, as of a graph."""
+    fewer = target.dim() > 0 and len(target) < len(batch)
+    taken = rows_taken(scores.grad_fn) if fewer else None
+    inside = taken is not None and 0 < len(taken) == len(target) and int(taken.max()) < len(batch)
+    return batch[taken.to(batch.device)] if taken is not None and inside else batch
 
 
 def _are_shares_of_rows(target: Tensor) -> bool:
