@@ -15,7 +15,7 @@ from snugfit.doctor.observe.events.log import Log
 from snugfit.doctor.observe.events.script_events import Forward
 from snugfit.doctor.observe.source.bindings import heads_of, parts_of, statements_at
 from snugfit.doctor.observe.source.script_syntax import around, last_name, own_nodes, reads
-from snugfit.doctor.observe.source.trails import Place, Step, Trails, place_of
+from snugfit.doctor.observe.source.trails import Place, Step, Trails, callers_by_line, place_of
 
 MOST_LINES = 3
 LEFT_OUT = "ignore_index"
@@ -32,15 +32,7 @@ class Causes:
     def __init__(self, log: Log) -> None:
         self._files = log.sources
         self._shown = {file: name for name, file in log.sources.items()}
-        callers = {place_of(called, self._files): lines for called, lines in log.callers.items()}
-        self._trails = Trails(
-            self._files.values(),
-            {
-                called: [each for each in (place_of(line, self._files) for line in lines) if each]
-                for called, lines in callers.items()
-                if called
-            },
-        )
+        self._trails = Trails(self._files.values(), callers_by_line(log.callers, self._files))
         self._rows = ways_of_rows(log, self._trails, self._files)
         learning, scoring = ({e.at for e in log.of(Forward) if e.grad is way} for way in (True, False))
         self._shared_lines = learning & scoring

@@ -109,6 +109,21 @@ def place_of(at: str, files: Mapping[str, str]) -> Place | None:
     return (files[file], int(line)) if file in files and line.isdigit() else None
 
 
+def callers_by_line(
+    callers: Mapping[str, Sequence[str]], files: Mapping[str, str]
+) -> dict[Place, list[Place]]:
+    """Return the lines that were seen to call the script's functions, by the first line of each.
+
+    Args:
+        callers: the same as they are shown.
+        files: the script's files by the names under which they are shown.
+    """
+    lines = {
+        place_of(called, files): [place_of(each, files) for each in by] for called, by in callers.items()
+    }
+    return {called: [each for each in by if each] for called, by in lines.items() if called}
+
+
 class Step(NamedTuple):
     """A statement that sets a name which what a line reads was made of: its file and line, the name, and the place of the step that led to it, -1 for none; `meant` is that of several values that it is about."""
 

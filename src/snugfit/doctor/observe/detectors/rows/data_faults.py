@@ -9,9 +9,15 @@ from snugfit.doctor.findings import LARGE_LEAK, Certainty, Finding
 from snugfit.doctor.observe.events.log import LoaderSeen, Log, Overlap
 from snugfit.doctor.observe.events.log_views import is_scored, trained_models, training_loaders
 from snugfit.doctor.observe.events.script_events import Batch, EpochEnd, Forward, RankWeights
-from snugfit.doctor.observe.source.folds import FoldModel, model_of_folds
+from snugfit.doctor.observe.source.folds import (
+    FoldModel,
+    callers_of,
+    loop_of_folds,
+    model_of_folds,
+    name_within,
+)
 from snugfit.doctor.observe.source.selection_by_test import chooses_by_score, set_called
-from snugfit.doctor.observe.source.trails import place_of
+from snugfit.doctor.observe.source.trails import callers_by_line, place_of
 
 LEAK = 0.01
 LEAST_SHARED = 3
@@ -87,13 +93,18 @@ def leakage(log: Log) -> list[Finding]:
 
 def _of_folds(log: Log, scored_at: str, loader_at: str) -> tuple[FoldModel | None, str]:
     """Return what the loop over folds that makes a loader does with the model that is scored, and the line that makes it before that loop; None and "" without."""
-    place = place_of(loader_at, log.sources)
+    callers = callers_by_line(log.callers, log.sources)
     scored = {e.module for e in log.of(Forward) if e.at == scored_at and not e.grad}
-    for model in log.models if place is not None else ():
-        if model.id in scored and model.called and place is not None:
-            fold = model_of_folds(*place, model.called)
+    for file, line in callers_of(place_of(loader_at, log.sources), callers):
+        loop = loop_of_folds(file, line)
+        for model in log.models if loop is not None else ():
+            called_at = place_of(model.at, log.sources)
+            if loop is None or called_at is None or model.id not in scored or not model.called:
+                continue
+            fold = model_of_folds(file, line, name_within(loop, file, called_at, model.called, callers))
+            shown = next((name for name, each in log.sources.items() if each == file), "")
             if fold is not None:
-                return fold, f"{loader_at.rpartition(':')[0]}:{fold.line}" * bool(fold.line)
+                return fold, f"{shown}:{fold.line}" * bool(fold.line)
     return None, ""
 
 
