@@ -406,7 +406,9 @@ def test_an_evaluation_records_no_graph_that_nothing_is_differentiated_through(
     told(tmp_path, text, "graph_in_evaluation" if pitfall else "", monkeypatch)
 
 
-def test_graphs_of_the_last_update_of_a_script_that_was_cut_short_might_have_been_used(tmp_path: Path) -> None:
+def test_graphs_of_the_last_update_of_a_script_that_was_cut_short_might_have_been_used(
+    tmp_path: Path,
+) -> None:
     late = "kept = [net(part) for part in held_out.split(40) for _ in range(3)] if epoch == 4 else []"
     path = tmp_path / "train.py"
     path.write_text(BEGIN + SCORED.format(score="pass", evaluation=late))
@@ -532,3 +534,49 @@ def test_a_score_gets_what_is_true_and_what_is_predicted_as_it_takes_them(
     tmp_path: Path, judged: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told(tmp_path, MEASURED.format(judged=judged), pitfall, monkeypatch)
+
+
+SHARES = """
+net = nn.Linear(6, 2)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+x, held = torch.randn(90, 6), torch.randn(70, 6)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long()), 30, shuffle=True)
+val_loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(held, (held[:, 0] > 0).long()), {size})
+def score():
+    net.eval()
+    hits, n, part = 0, 0, 0.0
+    with torch.no_grad():
+        for rows, wanted in val_loader:
+            {each}
+    return {result}
+for epoch in range(3):
+    net.train()
+    for rows, wanted in loader:
+        loss = F.cross_entropy(net(rows), wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(score())
+"""
+HITS = "hits += (net(rows).argmax(1) == wanted).sum().item()"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "each", "result", "pitfall"),
+    [
+        (20, f"n = wanted.size(0)  # cause\n            {HITS}", "100 * hits / n", "last_batch_score"),
+        (20, "right = torch.eq(net(rows).max(1).indices, wanted)\n            n = len(rows)  # cause\n            hits += right.sum()", "hits.item() / n", "last_batch_score"),
+        (20, "guess = net(rows).argmax(-1)\n            right = (guess == wanted).sum()\n            hits += right\n            n = rows.shape[0]  # cause", "float(hits) / n", "last_batch_score"),
+        (20, "guess = net(rows).argmax(-1)\n            hits += int((wanted == guess).sum())\n            n = len(wanted)  # cause", "f'{hits / n:.3f}'", "last_batch_score"),
+        (20, f"n += wanted.size(0)\n            {HITS}", "100 * hits / n", ""),
+        (35, f"n = wanted.size(0)\n            {HITS}", "hits / n / len(val_loader)", ""),
+        (70, f"n = wanted.size(0)\n            {HITS}", "hits / n", ""),
+        (20, f"n = wanted.size(0)\n            {HITS}\n            part += n", "hits / part", ""),
+        (20, "n = len(wanted)\n            hits = (net(rows).argmax(1) == wanted).sum().item()\n            part += hits / n * n", "part / len(held)", ""),
+    ],
+)  # fmt: skip
+def test_hits_of_all_batches_are_a_share_of_the_rows_of_all(
+    tmp_path: Path, size: int, each: str, result: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, SHARES.format(size=size, each=each, result=result), pitfall, monkeypatch)

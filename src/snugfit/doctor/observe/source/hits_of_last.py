@@ -1,4 +1,4 @@
-"""Hits and losses of the last batch of a loop that are divided by the number of all, and numbers to which no pass adds, as a script's source shows."""
+"""Hits and losses of the last batch of a loop beside the number of all, hits of all beside the rows of the last batch, and numbers to which no pass adds, as a script's source shows them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import ast
 import re
 from collections.abc import Iterator
 
-from snugfit.doctor.observe.source.script_syntax import names_in, names_set_by, own_nodes, reads
+from snugfit.doctor.observe.source.script_syntax import last_name, names_in, names_set_by, own_nodes, reads
 
 _LOSS = re.compile(r"loss|cost|err|acc|score|metric", re.IGNORECASE)
 _KEEPS = re.compile(r"update|accum|running|total|avg|average|meter|history", re.IGNORECASE)
 """What a value of a batch is called that holds those before it too."""
 _SIZES = (re.compile(r"len\(([\w.]+)\)"), re.compile(r"([\w.]+)\.(shape\[0\]|size\(0\))"))
+
+_COUNT = re.compile(r"len\(\w+(\[\w+\])?\)|\w+(\[\w+\])?\.(size\(0\)|shape\[0\]|numel\(\))")
+"""The rows of a batch, as they are counted."""
 
 
 def hits_of_last_batch(scope: ast.AST, loop: ast.For) -> tuple[int, str] | None:
@@ -112,6 +115,55 @@ def _is_value_of(node: ast.AST, name: str) -> bool:
         re.fullmatch(rf"(float\()?{name}(\.data|\.detach\(\)|\.cpu\(\))*(\.item\(\))?\)?", ast.unparse(node))
         is not None
     )
+
+
+def hits_by_last_batch(scope: ast.AST, loop: ast.For) -> tuple[int, str] | None:
+    """Return the line of a loop that sets anew, in each pass, the number of rows by which a sum of the hits of all passes is divided behind it, and the name of that sum; None without."""
+    added = [each for each in ast.walk(loop) if isinstance(each, ast.AugAssign)]
+    counts = {
+        name: each.lineno
+        for each in ast.walk(loop)
+        if isinstance(each, ast.Assign) and _COUNT.fullmatch(ast.unparse(each.value))
+        for name in names_set_by(each)
+    }
+    known = {name for each in added for name in names_in(each.target)}
+    end = loop.end_lineno or loop.lineno
+    behind = [each for each in own_nodes(scope) if getattr(each, "lineno", 0) > end]
+    known |= {name for part in behind for name in _sets(part)}
+    sets = [each for each in ast.walk(loop) if isinstance(each, ast.Assign)]
+    sums = {name for each in sets if _sums_rows(each.value, set()) for name in names_set_by(each)}
+    further = {
+        id(each.left)
+        for each in behind
+        if isinstance(each, ast.BinOp)
+        and isinstance(each.op, ast.Div)
+        and isinstance(each.right, ast.Name | ast.Call)
+    }
+    for each in behind:
+        count = each.right.id if isinstance(each, ast.BinOp) and isinstance(each.right, ast.Name) else ""
+        if not isinstance(each, ast.BinOp) or not isinstance(each.op, ast.Div) or id(each) in further:
+            continue
+        for sum_ in added if count in counts and count not in known else ():
+            name = ast.unparse(sum_.target)
+            rows = _sums_rows(sum_.value, sums)
+            if (
+                isinstance(sum_.op, ast.Add)
+                and rows
+                and names_in(each.left) - {"float", "int", "torch"} == {name}
+            ):
+                return counts[count], name
+    return None
+
+
+def _sums_rows(value: ast.AST, sums: set[str]) -> bool:
+    """Return whether an expression is a sum over the rows of a batch, or what is called so, and no mean.
+
+    >>> [_sums_rows(ast.parse(text, mode="eval").body, {"right"}) for text in ("(a == b).sum().item()", "int(right)", "loss.item()", "e.sum(1).mean()")]
+    [True, True, False, False]
+    """
+    called = {last_name(each.func) for each in ast.walk(value) if isinstance(each, ast.Call)}
+    plain = not any(isinstance(each, ast.BinOp) for each in ast.walk(value)) and "mean" not in called
+    return plain and bool(called & {"sum", "count_nonzero"} or names_in(value) & sums)
 
 
 def _left_by(loop: ast.For) -> set[str]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
 from snugfit.doctor.observe.source.hits_of_last import (
+    hits_by_last_batch,
     hits_of_last_batch,
     loss_of_last_batch,
     never_added_to,
@@ -35,6 +36,7 @@ class Sum(NamedTuple):
 
 NEVER_BACK, FIRST_ALONE, MEANS_BY_ROWS = "never set back", "the first batch alone", "means divided by rows"
 LAST_BY_ALL = "hits of the last batch divided by all rows"
+ALL_BY_LAST = "hits of all batches divided by the rows of the last"
 LOSS_BY_ALL = "loss of the last batch divided by all"
 NEVER_ADDED = "never added to"
 ROWS_BY_BATCHES = "a sum over rows divided by batches"
@@ -63,6 +65,7 @@ def _of_scope(scope: ast.Module | ast.FunctionDef) -> Iterator[Sum]:
             yield from _rows_by_batches(scope, loop)
             for seen, way in (
                 (hits_of_last_batch(scope, loop), LAST_BY_ALL),
+                (hits_by_last_batch(scope, loop), ALL_BY_LAST),
                 (loss_of_last_batch(scope, loop), LOSS_BY_ALL),
                 (never_added_to(scope, loop), NEVER_ADDED),
             ):

@@ -7,6 +7,7 @@ from snugfit.doctor.observe.events.log import Log
 from snugfit.doctor.observe.events.run_events import ScoreSum
 from snugfit.doctor.observe.events.script_events import Batch, EpochEnd, Forward, Loss
 from snugfit.doctor.observe.source.score_sums import (
+    ALL_BY_LAST,
     FIRST_ALONE,
     LAST_BY_ALL,
     LOSS_BY_ALL,
@@ -43,6 +44,11 @@ _WAYS = {
         "`{name}` is set to 0, and nothing is ever added to it: the mean that is made of it is always 0.",
         "{name} += loss.item()   # in each pass of the loop",
     ),
+    ALL_BY_LAST: (
+        "last_batch_score",
+        "`{name}` counts the hits of all batches, and is divided by the rows of the last one alone: each batch sets their number anew, and the share comes out above 1.",
+        "rows += len(labels)   # in the loop, which sets it to 0 before it begins",
+    ),
     SUM_BESIDE_MEAN: (
         "batch_mean_scores",
         "`{name}` is the sum of the means of the batches, and is shown beside the mean of the training's loss: it is larger by the number of its batches.",
@@ -61,7 +67,7 @@ _WAYS = {
 }
 
 
-_OF_BATCHES = (LAST_BY_ALL, LOSS_BY_ALL, SUM_BESIDE_MEAN)
+_OF_BATCHES = (LAST_BY_ALL, ALL_BY_LAST, LOSS_BY_ALL, SUM_BESIDE_MEAN)
 _OF_MEANS = (MEANS_BY_ROWS, ROWS_BY_BATCHES, SUM_BESIDE_MEAN)
 """Sums that say something wrong where a mean of each batch is added."""
 """Sums of a loop that say nothing wrong where that has one batch."""
