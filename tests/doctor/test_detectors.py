@@ -32,8 +32,9 @@ from snugfit.doctor.observe.detectors.updates.mode_faults import (
     trains_in_evaluation_mode,
     unscaled_inputs,
 )
-from snugfit.doctor.observe.detectors.updates.parameter_faults import never_stepped, twice_in_optimizer
+from snugfit.doctor.observe.detectors.updates.parameter_faults import twice_in_optimizer
 from snugfit.doctor.observe.detectors.updates.schedule_faults import schedule_length, scheduler_order
+from snugfit.doctor.observe.detectors.updates.step_faults import never_stepped
 from snugfit.doctor.observe.events.log import (
     LoaderSeen,
     Log,

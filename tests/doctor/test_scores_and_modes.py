@@ -8,7 +8,8 @@ import pytest
 
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.detectors.updates.gradient_faults import graph_in_evaluation
-from snugfit.doctor.observe.detectors.updates.parameter_faults import never_stepped, no_gradient
+from snugfit.doctor.observe.detectors.updates.parameter_faults import no_gradient
+from snugfit.doctor.observe.detectors.updates.step_faults import never_stepped
 from snugfit.doctor.observe.events.log import Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.events.script_events import Backward, Event, Step
 from snugfit.doctor.observe.events.state_events import NarrowNorm

@@ -23,6 +23,7 @@ from snugfit.doctor.observe.detectors.updates import (
     rate_faults,
     scaling_faults,
     schedule_faults,
+    step_faults,
     unit_faults,
 )
 from snugfit.doctor.observe.events.log import Log
@@ -31,6 +32,7 @@ Detector = Callable[[Log], list[Finding]]
 DETECTORS: tuple[Detector, ...] = (
     *gradient_faults.DETECTORS,
     *scaling_faults.DETECTORS,
+    *step_faults.DETECTORS,
     *parameter_faults.DETECTORS,
     *mode_faults.DETECTORS,
     *schedule_faults.DETECTORS,

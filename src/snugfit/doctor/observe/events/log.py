@@ -29,6 +29,7 @@ class ModelSeen:
         called: the name that the script has for it, where it calls it first; "" where none was seen.
         bypasses: a DistributedDataParallel wraps it, and the script calls it itself.
         checkpoint_dtype: what the checkpoint of its weights holds; `dtype` what they have.
+        last_weights: fingerprint of its weights at the end of a script in which no optimizer stepped; "" else, and where it is gone by then.
     """
 
     id: int
@@ -52,6 +53,7 @@ class ModelSeen:
     misspelt: dict[str, str] = field(default_factory=dict)
     misspelt_at: str = ""
     called: str = ""
+    last_weights: str = ""
 
 
 @dataclass

@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.events.log import Log, OptimizerSeen, ParameterSeen
 from snugfit.doctor.observe.events.run_events import LayerMadeAnew
-from snugfit.doctor.observe.events.script_events import Backward, Forward, OptimizerBuilt, Step
+from snugfit.doctor.observe.events.script_events import (
+    Backward,
+    Forward,
+    OptimizerBuilt,
+    Step,
+)
 from snugfit.doctor.observe.events.state_events import NarrowNorm
 from snugfit.doctor.observe.source.script_syntax import last_name, spans, syntax_of
 from snugfit.doctor.observe.source.trails import place_of
@@ -530,46 +535,7 @@ def decay_on_vectors(log: Log) -> list[Finding]:
     return []
 
 
-def never_stepped(log: Log) -> list[Finding]:
-    """Detect an optimizer that never steps, though its parameters get gradients again and again and no other moves them."""
-    stepped = {step.optimizer for step in log.of(Step)}
-    moved = {number for each in log.optimizers if each.id in stepped for number in each.parameters}
-    ended = log.whole or log.updates >= LEAST_UPDATES
-    for optimizer in log.optimizers if ended and not log.unwatched else []:
-        own = set(optimizer.parameters)
-        passes = sum(1 for event in log.of(Backward) if optimizer.id in event.touched)
-        if optimizer.id in stepped or own & moved or passes < LEAST_PASSES:
-            continue
-        return [
-            Finding(
-                "never_stepped",
-                Certainty.CERTAIN,
-                f"{optimizer.name} never steps, and {passes} backward passes gave its parameters gradients: they never train.",
-                _stepped_instead(log, optimizer.id) or optimizer.at,
-                (f"{len(own)} parameters; {log.updates} steps of another optimizer",),
-                "loss.backward()\noptimizer.step()",
-            )
-        ]
-    return []
-
-
-def _stepped_instead(log: Log, idle: int) -> str:
-    """Return the line at which another optimizer steps, without a new gradient of its own, behind backward passes of one that never steps; "" without."""
-    lines: dict[str, int] = {}
-    touched: set[int] = set()  # since the last step
-    for event in log.events:
-        if isinstance(event, Backward):
-            touched |= {*event.touched}
-        elif isinstance(event, Step):
-            if idle in touched and event.optimizer not in touched:
-                lines[event.at] = lines.get(event.at, 0) + 1
-            touched = set()
-    at = max(lines, key=lines.__getitem__, default="")
-    return at if lines.get(at, 0) >= LEAST_PASSES else ""
-
-
 DETECTORS = (
-    never_stepped,
     no_gradient,
     frozen_moves,
     frozen_late,

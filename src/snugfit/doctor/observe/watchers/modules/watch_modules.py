@@ -585,7 +585,9 @@ class ModuleWatch:
         """Put what was gathered into the log."""
         log = self.recorder.log
         self.outsiders.finish()
-        for number, (_, seen) in self._roots.items():
+        for number, (reference, seen) in self._roots.items():
+            module = None if log.updates else reference()
+            seen.last_weights = "" if module is None else self.weights.of_like(module)
             rows = [statistics.median(each) for each in self._norm_rows.get(number, {}).values()]
             seen.norm_rows = int(min(rows, default=0))
         if self.recorder.blind:

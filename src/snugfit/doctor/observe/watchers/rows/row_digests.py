@@ -210,7 +210,7 @@ class Rows:
             neighbours = {row for row, head, tail in windows if head in self._tails or tail in self._heads}
             same = neighbours & trained
             # of rows that are split in time those at the cut alone have a neighbour, at random nearly all of which the neighbours are known
-            many = LEAST_SHARE * len(windows) * len(self._heads) / max(len(trained), len(self._heads))
+            many = LEAST_SHARE * len(windows) * len(self._heads) / max(len(trained), len(self._heads), 1)
             if len(neighbours) >= max(LEAST_BESIDE, many) and len(same) <= MOST_SAME * len(neighbours):
                 return at, len(neighbours), len({row for row, *_ in windows})
         return None
