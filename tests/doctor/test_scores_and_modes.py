@@ -581,3 +581,40 @@ def test_hits_of_all_batches_are_a_share_of_the_rows_of_all(
     tmp_path: Path, size: int, each: str, result: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told(tmp_path, SHARES.format(size=size, each=each, result=result), pitfall, monkeypatch)
+
+
+AFTERWARDS = """
+net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+x, y = torch.randn(160, 6), torch.randn(160, 1)
+held, wanted = torch.randn(50, 6), torch.randn(50, 1)
+for epoch in range(2):
+    net.train()
+    for rows in torch.randperm(160).split(32):
+        loss = F.mse_loss(net(x[rows]), y[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+{after}
+"""
+PARTS = "    parts = torch.cat([net(each) for each in held.split(20)])  # cause\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("after", "pitfall"),
+    [
+        ("with torch.no_grad():\n    whole = net(held)  # cause\n" + PARTS + "print(F.mse_loss(whole, wanted), F.mse_loss(parts, wanted))", "train_mode"),
+        ("with torch.no_grad():\n" + PARTS + "print(nn.L1Loss()(parts, wanted).item())", "train_mode"),
+        ("@torch.inference_mode()\ndef predict(rows):\n    return net(rows)  # cause\ndone = [predict(each) for each in (held[:30], held[30:])]\nprint(F.smooth_l1_loss(torch.cat(done), wanted))", "train_mode"),
+        ("net.eval()\nwith torch.no_grad():\n" + PARTS + "print(nn.L1Loss()(parts, wanted).item())", ""),
+        ("with torch.no_grad():\n    draws = torch.stack([net(held) for _ in range(8)])\nprint(F.mse_loss(draws.mean(0), wanted))", ""),
+        ("with torch.no_grad():\n    draws = [torch.cat([net(each) for each in held.split(20)]) for _ in range(4)]\nprint(F.mse_loss(sum(draws) / 4, wanted))", ""),
+        ("with torch.no_grad():\n    for each in held.split(30): net(each)\n    net.eval()\n    print(F.mse_loss(net(held), wanted))", ""),
+        ("with torch.no_grad():\n    again = torch.cat([net(each) for each in x.split(60)])\nprint(F.mse_loss(again, y))", ""),
+    ],
+)  # fmt: skip
+def test_what_is_scored_at_the_end_was_computed_in_evaluation_mode(
+    tmp_path: Path, after: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, AFTERWARDS.format(after=after), pitfall, monkeypatch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.events.log import Log, ModelSeen
 from snugfit.doctor.observe.events.log_views import (
@@ -22,6 +24,7 @@ from snugfit.doctor.observe.events.script_events import (
     Event,
     Forward,
     Hits,
+    Loss,
     SklearnScore,
     Step,
 )
@@ -138,6 +141,7 @@ def evaluates_in_training_mode(log: Log) -> list[Finding]:
         or _compared_by_hand(log, trained)
         or _scored_together(log, trained)
         or _scored_in_part(log, trained)
+        or _scored_at_the_end(log, trained)
     )
     if not bad:
         return []
@@ -370,6 +374,30 @@ def _scored_in_part(log: Log, trained: set[int]) -> list[Forward]:
                 bad.append(last)
             last = None
     return bad if bad and is_one_batch(log.events) else []
+
+
+def _scored_at_the_end(log: Log, trained: set[int]) -> list[Forward]:
+    """Return passes in training mode, without a graph, on rows that nothing trains on, behind the last step, after which what they gave together is scored.
+
+    Not where no batch has a size of its own, as where all pass again and again for Monte Carlo dropout, nor where a pass in evaluation mode
+    or one of another model lies between. The loss may lie outside of `no_grad()`: nothing is differentiated any more.
+    """
+    acts = (place for place, event in enumerate(log.events) if isinstance(event, Backward | Step))
+    last, held_out = max(acts, default=len(log.events)), set(log.held_out)
+    block: list[tuple[int, Forward]] = []
+    for place, event in enumerate(log.events[last + 1 :] if log.whole else [], last + 1):
+        if isinstance(event, Forward):
+            wrong = event.training and event.affected and not (event.grad or event.recalibrates)
+            if not wrong or event.module not in trained or (block and block[0][1].module != event.module):
+                block = []
+            else:
+                block.append((place, event))
+        elif isinstance(event, Loss | SklearnScore) and block:
+            sizes = Counter(each.rows for _, each in block)
+            if any(at in held_out and sizes[each.rows] == 1 for at, each in block):
+                return [each for _, each in block]
+            block = []
+    return []
 
 
 def _is_compared(events: list[Event], place: int) -> bool:
