@@ -36,6 +36,7 @@ from snugfit.doctor.observe.watchers.modules.adapters import AdapterWatch
 from snugfit.doctor.observe.watchers.modules.equal_units import EqualWatch
 from snugfit.doctor.observe.watchers.modules.linear_models import LinearWatch
 from snugfit.doctor.observe.watchers.modules.new_heads import HeadWatch
+from snugfit.doctor.observe.watchers.modules.recurrence_axes import RecurrenceWatch
 from snugfit.doctor.observe.watchers.modules.watch_dropout import watch_dropout
 from snugfit.doctor.observe.watchers.modules.watch_files import watch_files
 from snugfit.doctor.observe.watchers.modules.watch_modules import ModuleWatch
@@ -108,6 +109,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
         WindowWatch(recorder),
         WeightWatch(recorder),
         HalfWatch(recorder, gradients),
+        RecurrenceWatch(recorder, lambda: (modules.rows_in_batch, modules.rows_drawn)),
         SeriesWatch(recorder, hooked=lambda: modules.dependence.hooked),
     ]
     modules.install(patches)
