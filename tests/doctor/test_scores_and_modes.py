@@ -618,3 +618,66 @@ def test_what_is_scored_at_the_end_was_computed_in_evaluation_mode(
     tmp_path: Path, after: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told(tmp_path, AFTERWARDS.format(after=after), pitfall, monkeypatch)
+
+
+MOMENTS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv1d(2, 8, 3, bias=False), {norm}, nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
+    def forward(self, x):
+        return self.body(x)
+x = torch.randn(90, 2, 8)
+y = (x[:, 0, 0] > 0).long()
+net = Net()
+{before}
+optimizer = torch.optim.SGD([w for w in net.parameters() if w.requires_grad], lr=0.05, momentum=0)
+for epoch in range(3):
+    net.train()
+    {each}
+    for rows in torch.randperm(60).split(20):
+        loss = F.cross_entropy(net(x[rows]), y[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        {second}
+        optimizer.step()
+{after}
+net.eval()
+with torch.no_grad():
+    print((net(x[60:]).argmax(1) == y[60:]).float().mean())
+"""
+WITHOUT = "for m in net.modules():\n    if isinstance(m, nn.BatchNorm1d):\n        m.momentum = 0"
+SHARPNESS = "net.body[1].momentum = 0; F.cross_entropy(net(x[rows] + 0.01), y[rows]).backward()\n        net.passes = getattr(net, 'passes', 0) + 1; net.body[1].momentum = 0.1 if net.passes % 3 else 0"
+AGAIN = "for m in net.modules():\n    if hasattr(m, 'momentum'): m.reset_running_stats(); m.momentum = None\nwith torch.no_grad(): net(x[:60])"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("norm", "before", "each", "after", "pitfall"),
+    [
+        ("nn.BatchNorm1d(8)", WITHOUT + "  # cause", "", "", "unready_norm"),
+        ("nn.BatchNorm1d(8, momentum=0.0)", "", "", "", "unready_norm"),
+        ("nn.BatchNorm1d(8)", "", "setattr(net.body[1], 'momentum', 0)  # cause", "", "unready_norm"),
+        ("nn.BatchNorm1d(8)", "", "", "", ""),
+        ("nn.BatchNorm1d(8)", WITHOUT, "net.body[1].eval()", "", ""),
+        ("nn.BatchNorm1d(8)", WITHOUT, "", "net.train()\n" + AGAIN, ""),
+        ("nn.BatchNorm1d(8, momentum=0, track_running_stats=False)", "", "", "", ""),
+        ("nn.BatchNorm1d(8, momentum=None)", "", "", "", ""),
+        ("nn.BatchNorm1d(8)", "", "net.body[1].momentum = 0.1", "SHARP", ""),
+    ],
+)  # fmt: skip
+def test_a_norm_without_momentum_is_frozen_in_evaluation_alone(
+    tmp_path: Path,
+    norm: str,
+    before: str,
+    each: str,
+    after: str,
+    pitfall: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    second = SHARPNESS if after == "SHARP" else ""
+    text = MOMENTS.format(
+        norm=norm, before=before, each=each, second=second, after=after.replace("SHARP", "")
+    )
+    text = text if "# cause" in text else text.replace("nn.Linear(48, 2))", "nn.Linear(48, 2))  # cause")
+    told(tmp_path, text, pitfall, monkeypatch)
