@@ -219,3 +219,89 @@ def test_an_encoding_of_places_is_cut_at_a_length_and_not_indexed_by_it(
 ) -> None:
     loss = "ids = torch.randint(0, 40, (16, 9)); loss = F.cross_entropy(net(ids).flatten(0, 1), ids.flatten() % 3)"
     told(tmp_path, PLACED.format(body=body) + looped(loss), pitfall, monkeypatch)
+
+
+PARTED = """
+def scaled(rows, known):
+    return (rows - known.mean(0)) / known.std(0)
+def by_layer(rows, known):
+    return [(a - b.mean(0)) / b.std(0) for a, b in zip(rows, known)]
+def noised(rows, other):
+    return rows + 0.1 * other.std(0)
+net = nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+train_rows, test_rows = 3 * torch.randn(160, 3, 4) + 1, 3 * torch.randn(90, 3, 4) + 1
+train_y, test_y = train_rows.mean((1, 2)), test_rows.mean((1, 2))
+{scale}
+for update in range(12):
+    part = torch.randperm(160)[:40]
+    loss = F.mse_loss(net(train_rows[part]).squeeze(1), train_y[part])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+net.eval()
+with torch.no_grad():
+    print(F.mse_loss(net(test_rows).squeeze(1), test_y).item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("scale", "pitfall"),
+    [
+        ("train_rows = scaled(train_rows, train_rows)\ntest_rows = scaled(test_rows, test_rows)  # cause", "other_statistics"),
+        ("train_rows = (train_rows - train_rows.mean()) / train_rows.std()\ntest_rows = (test_rows - test_rows.mean()) / test_rows.std()  # cause", "other_statistics"),
+        ("train_rows = torch.stack(by_layer(train_rows.unbind(1), train_rows.unbind(1)), 1)\nx_train, x_test = train_rows, test_rows.unbind(1)\nx_train = by_layer(x_train, x_train)\nx_test = by_layer(x_test, x_test)  # cause\ntest_rows = torch.stack(x_test, 1)", "other_statistics"),
+        ("train_rows, test_rows = scaled(train_rows, train_rows), scaled(test_rows, train_rows)", ""),
+        ("known = train_rows\ntrain_rows = scaled(train_rows, known)\ntest_rows = scaled(test_rows, known)", ""),
+        ("train_rows = noised(train_rows, test_rows)\ntest_rows = noised(test_rows, test_rows)", ""),
+        ("mean, std = train_rows.mean(), train_rows.std()\ntrain_rows = (train_rows - mean) / std\ntest_rows = (test_rows - mean) / std", ""),
+        ("train_rows, test_rows = [(e - e.mean((1, 2), keepdim=True)) / e.std((1, 2), keepdim=True) for e in (train_rows, test_rows)]", ""),
+        ("train_rows = (train_rows - train_rows.mean(-1, keepdim=True)) / train_rows.std(-1, keepdim=True)\ntest_rows = (test_rows - test_rows.mean(-1, keepdim=True)) / test_rows.std(-1, keepdim=True)", ""),
+    ],
+)  # fmt: skip
+def test_rows_that_are_scored_are_not_scaled_by_their_own_statistics(
+    tmp_path: Path, scale: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, PARTED.format(scale=scale), pitfall, monkeypatch)
+
+
+CHOSEN = """
+net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+x = torch.randn(300, 6)
+y = (x[:, 0] > 0).long()
+def score(loader):
+    net.eval()
+    with torch.no_grad():
+        return sum((net(a).argmax(1) == b).float().sum().item() for a, b in loader) / len(loader.dataset)
+train, valid, held = TensorDataset(x[:200], y[:200]), (x[200:250], y[200:250]), (x[250:], y[250:])
+{sets}
+best = 0.0
+for epoch in range(3):
+    net.train()
+    for a, b in DataLoader(train, 40, shuffle=True):
+        loss = F.cross_entropy(net(a), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    value = score(valid_loader)
+    if value > best:
+        best, state = value, copy.deepcopy(net.state_dict())
+print(score(test_loader))
+"""
+LOADERS = "\nvalid_loader = DataLoader(valid_set, 25)\ntest_loader = DataLoader(test_set, 25)"
+
+
+@pytest.mark.parametrize(
+    ("sets", "pitfall"),
+    [
+        ("valid_set = TensorDataset(*valid)\ntest_set = TensorDataset(*valid)  # cause" + LOADERS, "leakage"),
+        ("valid_set = TensorDataset(*valid)\ntest_set = TensorDataset(valid[0], valid[1])  # cause" + LOADERS, "leakage"),
+        ("rows = TensorDataset(*valid)\nvalid_loader = DataLoader(rows, 25)  # cause\ntest_loader = DataLoader(rows, 25)", "leakage"),
+        ("valid_set = TensorDataset(*valid)\ntest_set = TensorDataset(*held)" + LOADERS, ""),
+    ],
+)  # fmt: skip
+def test_a_test_that_is_made_of_the_validation_is_said_where_it_is_made(
+    tmp_path: Path, sets: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path, CHOSEN.format(sets=sets), pitfall, monkeypatch)

@@ -15,7 +15,9 @@ from snugfit.doctor.observe.source.script_syntax import (
     Function,
     Loop,
     around,
+    last_assignment,
     last_name,
+    names_in,
     own_nodes,
     spans,
     syntax_of,
@@ -88,6 +90,23 @@ def set_called(file: str, line: int, place: int = 0) -> str:
     sides = [_side(name) if not _words(name) & _TRAINING else None for name in names]
     side = sides[place] if place < len(sides) else None
     return "" if side is None else "test" if side is _TEST else "validation"
+
+
+@lru_cache(maxsize=64)
+def line_made_of_validation(file: str, line: int) -> int:
+    """Return the line that makes what a line is given, called a test, of what is called a validation; 0 without."""
+    tree = syntax_of(file)
+    given = {
+        each.id
+        for statement in statements_at(tree, line)
+        for each in ast.walk(statement)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and _side(each.id) is _TEST
+    }
+    for name in sorted(given):
+        made = last_assignment(around(tree, line)[0], name, line)
+        if made is not None and any(_side(each) is _VALIDATION for each in names_in(made.value)):
+            return made.lineno
+    return 0
 
 
 def _choice_in(loop: Loop, unread: int = 0) -> Choice | None:

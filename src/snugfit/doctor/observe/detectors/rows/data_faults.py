@@ -16,7 +16,11 @@ from snugfit.doctor.observe.source.folds import (
     model_of_folds,
     name_within,
 )
-from snugfit.doctor.observe.source.selection_by_test import chooses_by_score, set_called
+from snugfit.doctor.observe.source.selection_by_test import (
+    chooses_by_score,
+    line_made_of_validation,
+    set_called,
+)
 from snugfit.doctor.observe.source.trails import callers_by_line, place_of
 
 LEAK = 0.01
@@ -160,12 +164,19 @@ def chosen_by_test_rows(log: Log) -> list[Finding]:
                     "leakage",
                     Certainty.LIKELY,
                     "The rows that are told of as the test are those of the validation, by which the best is chosen: the score says how well the choice suits them.",
-                    choosing.at,
+                    _made_of_validation(log, tested.at) or choosing.at,
                     (f"the loader of the test, which hands out the same rows: {tested.at}",),
                     "valid, test = torch.utils.data.random_split(held_out, [0.5, 0.5], generator=torch.Generator().manual_seed(0))",
                 )
             ]
     return []
+
+
+def _made_of_validation(log: Log, tested_at: str) -> str:
+    """Return the line that makes the test's data set of what is called a validation; "" where the source does not show it."""
+    place = place_of(tested_at, log.sources)
+    line = line_made_of_validation(*place) if place is not None else 0
+    return f"{tested_at.rpartition(':')[0]}:{line}" if line else ""
 
 
 def _is_score(log: Log, overlap: Overlap) -> bool:

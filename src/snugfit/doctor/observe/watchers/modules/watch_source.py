@@ -31,6 +31,7 @@ from snugfit.doctor.observe.source.late_splits import fitted_before_split, graph
 from snugfit.doctor.observe.source.lost_terms import lost_terms
 from snugfit.doctor.observe.source.one_place import one_place_for_all
 from snugfit.doctor.observe.source.own_numbers import numbered_anew
+from snugfit.doctor.observe.source.own_statistics import scaled_by_their_own
 from snugfit.doctor.observe.source.score_sums import wrong_sums
 from snugfit.doctor.observe.source.selection_by_test import Choice, selection_by_test
 from snugfit.doctor.observe.source.unread_flags import flags_left_out, masked_in_part, returns_over_ends
@@ -146,6 +147,13 @@ def _faults_of(file: str) -> Iterator[tuple[int, str, str, str]]:
         what = f"`{reference.name}` is one model under two names: it is compared with itself, and moves as it learns."
         fix = f"{reference.name.partition(' = ')[0]} = copy.deepcopy({reference.name.rpartition(' ')[2]}).eval().requires_grad_(False)"
         yield reference.line, "best_not_copied", what, fix
+    own = scaled_by_their_own(file)
+    if own is not None:
+        what = f"`{own.name}`, which is scored, is scaled by its own mean and deviation, and what is trained on by its own, at line {own.trained}: each has a scale of its own."
+        fix = (
+            "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std"
+        )
+        yield own.line, "other_statistics", what, fix
     if again is not None:
         what = f"`{again.made_by}` is fitted anew to rows that are scored: they are scaled by their own statistics, not by those of the training."
         fix = f"test = {again.made_by}.transform(test)"
