@@ -305,3 +305,52 @@ def test_a_test_that_is_made_of_the_validation_is_said_where_it_is_made(
     tmp_path: Path, sets: str, pitfall: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told(tmp_path, CHOSEN.format(sets=sets), pitfall, monkeypatch)
+
+
+LISTED = """
+net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+x = torch.randn(120, 6)
+def errors(rows):
+    return dict(size=(net(rows) - rows).abs().mean(1), square=(net(rows) - rows).pow(2).mean(1))
+loader = DataLoader(x[70:], {size})
+for epoch in range(3):
+    for rows in DataLoader(x[:70], 35, shuffle=True):
+        loss = (net(rows) - rows).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    kept = {kept}
+    with torch.no_grad():
+        for rows in loader:
+            {each}
+    {after}
+"""
+IN_LISTS = "for name, value in errors(rows).items():\n                kept.setdefault(name, []).append(value.mean().item())"
+OF_LISTS = "print({name: float(np.mean(values)) for name, values in kept.items()})"
+
+
+@pytest.mark.parametrize(
+    ("size", "kept", "each", "after", "pitfall"),
+    [
+        (16, "{}", IN_LISTS, OF_LISTS + "  # cause", "batch_mean_scores"),
+        (16, "[]", "kept.append(float(errors(rows)['size'].mean()))", "print(sum(kept) / len(kept))  # cause", "batch_mean_scores"),
+        (16, "dict(a=[])", "kept['a'].append((net(rows) - rows).abs().mean())", "value = torch.stack(kept['a']).mean()  # cause", "batch_mean_scores"),
+        (25, "{}", IN_LISTS, OF_LISTS, ""),
+        (17, "{}", IN_LISTS, OF_LISTS, ""),
+        (16, "[]", "kept.extend(errors(rows)['size'].tolist())", "print(np.mean(kept))", ""),
+        (16, "[]", "kept.append(errors(rows)['size'])", "print(torch.cat(kept).mean())", ""),
+        (16, "[]", "kept.append(errors(rows)['size'].mean().item())", "print(max(kept), kept)", ""),
+        (16, "[]", "kept.append(errors(rows)['size'].mean().item() * len(rows))", "print(sum(kept) / 50)", ""),
+    ],
+)  # fmt: skip
+def test_means_of_unequal_batches_in_lists_are_not_averaged(
+    tmp_path: Path,
+    size: int,
+    kept: str,
+    each: str,
+    after: str,
+    pitfall: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told(tmp_path, LISTED.format(size=size, kept=kept, each=each, after=after), pitfall, monkeypatch)

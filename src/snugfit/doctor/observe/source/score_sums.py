@@ -14,6 +14,7 @@ from snugfit.doctor.observe.source.hits_of_last import (
     loss_of_last_batch,
     never_added_to,
 )
+from snugfit.doctor.observe.source.listed_means import averaged_means
 from snugfit.doctor.observe.source.script_syntax import names_in, names_set_by, own_nodes, spans, syntax_of
 from snugfit.doctor.observe.source.undivided_sums import UndividedSums
 
@@ -38,6 +39,7 @@ NEVER_BACK, FIRST_ALONE, MEANS_BY_ROWS = "never set back", "the first batch alon
 LAST_BY_ALL = "hits of the last batch divided by all rows"
 ALL_BY_LAST = "hits of all batches divided by the rows of the last"
 LOSS_BY_ALL = "loss of the last batch divided by all"
+MEANS_IN_LISTS = "means of batches in a list"
 NEVER_ADDED = "never added to"
 ROWS_BY_BATCHES = "a sum over rows divided by batches"
 SUM_BESIDE_MEAN = "a sum beside the mean of the training"
@@ -68,6 +70,7 @@ def _of_scope(scope: ast.Module | ast.FunctionDef) -> Iterator[Sum]:
                 (hits_by_last_batch(scope, loop), ALL_BY_LAST),
                 (loss_of_last_batch(scope, loop), LOSS_BY_ALL),
                 (never_added_to(scope, loop), NEVER_ADDED),
+                (averaged_means(scope, loop), MEANS_IN_LISTS),
             ):
                 if seen is not None:
                     yield Sum(*seen, loop.lineno, loop.end_lineno or loop.lineno, way)

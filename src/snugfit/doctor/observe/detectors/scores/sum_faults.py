@@ -12,6 +12,7 @@ from snugfit.doctor.observe.source.score_sums import (
     LAST_BY_ALL,
     LOSS_BY_ALL,
     MEANS_BY_ROWS,
+    MEANS_IN_LISTS,
     NEVER_ADDED,
     NEVER_BACK,
     ROWS_BY_BATCHES,
@@ -67,10 +68,11 @@ _WAYS = {
 }
 
 
+FAR_OFF = 0.1
 _OF_BATCHES = (LAST_BY_ALL, ALL_BY_LAST, LOSS_BY_ALL, SUM_BESIDE_MEAN)
+"""Sums of a loop that say nothing wrong where that has one batch."""
 _OF_MEANS = (MEANS_BY_ROWS, ROWS_BY_BATCHES, SUM_BESIDE_MEAN)
 """Sums that say something wrong where a mean of each batch is added."""
-"""Sums of a loop that say nothing wrong where that has one batch."""
 
 
 def wrong_score_sums(log: Log) -> list[Finding]:
@@ -78,6 +80,9 @@ def wrong_score_sums(log: Log) -> list[Finding]:
     losses = list(log.of(Loss))
     findings = []
     for event in log.of(ScoreSum):
+        if event.way == MEANS_IN_LISTS:
+            findings += _means_in_lists(log, event)
+            continue
         file = event.at.rpartition(":")[0]
         ran = [each for each in (*losses, *log.of(Forward)) if _is_in(each.at, file, event)]
         means = [each.mean for each in losses if _is_in(each.at, file, event)]
@@ -95,6 +100,44 @@ def wrong_score_sums(log: Log) -> list[Finding]:
             Finding(pitfall, Certainty.LIKELY, what, event.at, (f"the loop is at line {event.first}",), fix)
         )
     return findings
+
+
+def _means_in_lists(log: Log, event: ScoreSum) -> list[Finding]:
+    """Return means of batches that are averaged, where the last batch of a pass is much smaller than the others, which are alike.
+
+    Batches of any sizes may each be one thing that is scored, such as the slices of a patient.
+    """
+    for sizes in _sizes_of_passes(log, event):
+        alike = len(sizes) > 1 and len({*sizes[:-1]}) == 1 and sizes[-1] < sizes[0]
+        off = 1 / len(sizes) - sizes[-1] / sum(sizes)
+        if alike and off >= FAR_OFF:
+            total = sum(sizes)
+            what = (
+                f"The means of {len(sizes)} batches, in `{event.name}`, are averaged: the last one has {sizes[-1]} of {total} rows "
+                f"({sizes[-1] / total:.0%}) and a weight of {1 / len(sizes):.0%}."
+            )
+            seen = f"the loop is at line {event.first}", f"rows: {', '.join(map(str, sizes[:6]))}"
+            fix = f"{event.name}.extend(values.tolist())   # of each row; the mean of all behind the loop"
+            return [Finding("batch_mean_scores", Certainty.LIKELY, what, event.at, seen, fix)]
+    return []
+
+
+def _sizes_of_passes(log: Log, loop: ScoreSum) -> list[list[int]]:
+    """Return the rows of the batches that models were given without a graph, of each pass of a loop over a loader."""
+    at = f"{loop.at.rpartition(':')[0]}:{loop.first}"
+    passes: list[list[int]] = []
+    sizes: list[int] = []
+    handed = False
+    for event in log.events:
+        if isinstance(event, Batch):
+            handed = event.at == at
+        elif isinstance(event, Forward) and handed and not event.grad:
+            sizes.append(event.rows)
+            handed = False
+        elif isinstance(event, EpochEnd) and event.at == at and sizes:
+            passes.append(sizes)
+            sizes = []
+    return passes
 
 
 def _is_in(at: str, file: str, loop: ScoreSum) -> bool:
