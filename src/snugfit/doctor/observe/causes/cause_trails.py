@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from snugfit.doctor.observe.causes.evaluations import line_of_evaluation, line_of_training
 from snugfit.doctor.observe.events.log import Log
-from snugfit.doctor.observe.events.log_views import training_loaders
+from snugfit.doctor.observe.events.log_views import served_unscaled, training_loaders
 from snugfit.doctor.observe.events.run_events import ScaledAlone
 from snugfit.doctor.observe.events.script_events import Forward, LabelColumn
 from snugfit.doctor.observe.source.bindings import heads_of, statements_at
@@ -73,9 +73,28 @@ def ways_of_rows(log: Log, trails: Trails, files: Mapping[str, str]) -> dict[tup
             at = line_of_augmentation(trails, made) if made else None
             scored_by = [each.at for each in log.of(Forward) if not each.grad] if at else []
             lines |= {("random_validation", each): at for each in scored_by if at}
+    for event in served_unscaled(log)[1][:1]:
+        note("other_statistics", event.at, lambda at: line_of_input(trails, at))
     for column in list(log.of(LabelColumn))[:1]:
         note("leakage", column.at, lambda at: line_of_targets(trails, at))
     return lines
+
+
+def line_of_input(trails: Trails, at: Place) -> Place | None:
+    """Return the statement that sets what a line gives a model; None where it is made in the line itself."""
+    parts = [
+        part
+        for each in statements_at(trails.tree(at[0]), at[1])
+        for head in heads_of(each)
+        for part in ast.walk(head)
+    ]
+    given = [
+        part.args[0].id
+        for part in parts
+        if isinstance(part, ast.Call) and len(part.args) == 1 and isinstance(part.args[0], ast.Name)
+    ]
+    steps = [each for each in trails.back(*at) if given and each.name == given[-1]]
+    return (steps[0].file, steps[0].line) if steps else None
 
 
 def line_of_scaling(trails: Trails, at: Place, *, in_training: bool = False) -> Place | None:

@@ -8,6 +8,10 @@ from snugfit.doctor.observe.events.log import LoaderSeen, Log
 from snugfit.doctor.observe.events.script_events import Backward, Batch, Compared, Event, Forward, Loss, Step
 
 LEAST_PASSES = 3
+BELOW, EDGE, EVEN = 0.3, 0.1, 0.6
+LAST = 0.9
+"""Part of the way of a model's weights behind which a copy's are those that it has learned."""
+PICTURES = 4
 
 
 def trained_models(log: Log) -> set[int]:
@@ -41,6 +45,51 @@ def is_scored(events: list[Event], place: int, *, compared: bool = True) -> bool
         if isinstance(event, Forward | Step | Backward):
             return False
     return False
+
+
+def served_unscaled(log: Log) -> tuple[list[Forward], list[Forward]]:
+    """Return the passes that taught the only model, with pictures around 0, and those behind the last step, of it or a copy, with different pictures between 0 and 1; none where they are not so."""
+    passes = [
+        (place, each) for place, each in enumerate(log.events) if isinstance(each, Forward) and each.scale
+    ]
+    pictures = [(place, each) for place, each in passes if each.axes == PICTURES]
+    last = max((place for place, each in enumerate(log.events) if isinstance(each, Step)), default=0)
+    trained = trained_models(log)
+    learners = {each.module for _, each in passes if each.grad and each.module in trained}
+    taught = [each for place, each in pictures if place < last and each.module in learners]
+    later = [
+        each
+        for place, each in pictures
+        if place > last
+        and not (each.grad or each.training)
+        and (each.module in learners or each.way > LAST or each.lag == 0)
+    ]
+    around = {
+        each.at for each in later if each.low < 0 or each.high > 1
+    }  # as an evaluation at the end of the last epoch
+    served = [each for each in later if each.at not in around]
+    if len(learners) != 1 or len(taught) < LEAST_PASSES or not (is_centred(taught) and is_even(taught)):
+        return [], []
+    different = (
+        len({each.scale for each in served}) >= LEAST_PASSES
+    )  # not one that is there for its shape alone
+    return (taught, served) if different and is_of_shares(served) else ([], [])
+
+
+def is_centred(passes: list[Forward]) -> bool:
+    """Return whether each batch goes far below 0, as one does whose mean was taken away."""
+    return all(event.low < -BELOW * event.scale for event in passes)
+
+
+def is_even(passes: list[Forward]) -> bool:
+    """Return whether each batch goes nearly as far below 0 as above."""
+    return all(event.low < -EVEN * event.high for event in passes)
+
+
+def is_of_shares(passes: list[Forward]) -> bool:
+    """Return whether all batches lie between 0 and 1, and fill that, as pictures do whose mean was not taken away."""
+    between = all(event.low >= 0 and event.high <= 1 for event in passes)
+    return between and max(e.high for e in passes) > 1 - EDGE and min(e.low for e in passes) < EDGE
 
 
 def is_one_batch(events: list[Event]) -> bool:

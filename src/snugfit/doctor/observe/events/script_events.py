@@ -61,6 +61,7 @@ class Forward(Event):
             that is not known, as of the trained model itself.
         way: which part of the way from the first weights of that model to its last ones these have gone; -1 where that is not known.
         at_rest: whether all that trains of it lies outside of the parts that differ by mode, as the head over a frozen encoder does.
+        axes: how many axes its batch has: four of pictures.
     """
 
     module: int
@@ -81,6 +82,7 @@ class Forward(Event):
     put_at: str = ""
     way: float = -1.0
     at_rest: bool = False
+    axes: int = 0
 
 
 @dataclass(frozen=True)

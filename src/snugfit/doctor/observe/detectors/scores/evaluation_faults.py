@@ -8,7 +8,15 @@ from operator import itemgetter
 
 from snugfit.doctor.findings import Certainty, Finding
 from snugfit.doctor.observe.events.log import Log
-from snugfit.doctor.observe.events.log_views import is_scored, trained_models, training_loaders
+from snugfit.doctor.observe.events.log_views import (
+    is_centred,
+    is_even,
+    is_of_shares,
+    is_scored,
+    served_unscaled,
+    trained_models,
+    training_loaders,
+)
 from snugfit.doctor.observe.events.run_events import LengthDivides, MeanOfBatches, OwnStatistics, ScaledAlone
 from snugfit.doctor.observe.events.script_events import (
     Backward,
@@ -24,8 +32,7 @@ from snugfit.doctor.observe.events.script_events import (
 OTHER_SCALE = 8.0
 UNSCALED, LOW, HIGH = 3.0, 0.7, 1.4
 """How much larger rows are that were not scaled than others that were, and what the root mean square of these is."""
-BELOW, EDGE = 0.3, 0.1
-ALIKE, EVEN = 1.25, 0.6
+ALIKE = 1.25
 FAR_OFF, SOME_OFF = 0.1, 0.02
 LEAST_PASSES = 3
 
@@ -94,7 +101,7 @@ def other_statistics(log: Log) -> list[Finding]:
         # noise that is added to pictures goes below 0 as well, and changes their size by little
         alike = max(before, after) < ALIKE * min(before, after)
         apart = any(
-            _is_centred(one) and _is_of_shares(other) and (not alike or _is_even(one)) for one, other in pairs
+            is_centred(one) and is_of_shares(other) and (not alike or is_even(one)) for one, other in pairs
         )
         # what is scaled has a deviation of about 1, in each batch; what is not may have any
         scaled = all(LOW <= scale <= HIGH for scale in trained)
@@ -111,7 +118,25 @@ def other_statistics(log: Log) -> list[Finding]:
                     "mean, std = train.mean(0), train.std(0)\ntrain, test = (train - mean) / std, (test - mean) / std",
                 )
             ]
-    return _own_statistics(log) or _scaled_alone(log)
+    return _own_statistics(log) or _scaled_alone(log) or _served_unscaled(log)
+
+
+def _served_unscaled(log: Log) -> list[Finding]:
+    """Return pictures that a trained model, or a copy of it, gets behind the last step as they are, where those that taught it had a mean of 0."""
+    taught, served = served_unscaled(log)
+    if not served:
+        return []
+    before, after = (statistics.median(event.scale for event in each) for each in (taught, served))
+    return [
+        Finding(
+            "other_statistics",
+            Certainty.LIKELY,
+            f"The model is trained on pictures of {before:.3g} (root mean square) around a mean of 0, and used on pictures of {after:.3g} that lie between 0 and 1.",
+            served[0].at,
+            (f"{len(taught)} passes in training, {len(served)} behind it, none of which goes below 0",),
+            "picture = normalize(picture)   # by the mean and the deviation of the training",
+        )
+    ]
 
 
 def _own_statistics(log: Log) -> list[Finding]:
@@ -168,22 +193,6 @@ def _on_held_out(log: Log) -> list[ScaledAlone]:
     places = [place - 1 for place in log.held_out if place]
     before = [event for event in map(log.events.__getitem__, places) if isinstance(event, ScaledAlone)]
     return [event for event in before if not event.grad and not event.loader]
-
-
-def _is_centred(passes: list[Forward]) -> bool:
-    """Return whether each batch goes far below 0, as one does whose mean was taken away."""
-    return all(event.low < -BELOW * event.scale for event in passes)
-
-
-def _is_even(passes: list[Forward]) -> bool:
-    """Return whether each batch goes nearly as far below 0 as above."""
-    return all(event.low < -EVEN * event.high for event in passes)
-
-
-def _is_of_shares(passes: list[Forward]) -> bool:
-    """Return whether all batches lie between 0 and 1, and fill that, as pictures do whose mean was not taken away."""
-    between = all(event.low >= 0 and event.high <= 1 for event in passes)
-    return between and max(e.high for e in passes) > 1 - EDGE and min(e.low for e in passes) < EDGE
 
 
 def batch_mean_scores(log: Log) -> list[Finding]:

@@ -353,8 +353,7 @@ class ModuleWatch:
         autocast = ""
         if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
             autocast = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
-        recalibrates = not grad and module.training and is_recalibrating()
-        trained = facts.trained
+        recalibrates, trained = not grad and module.training and is_recalibrating(), facts.trained
         self._batch = None if batch is None else weakref.ref(batch)
         self.recorder.tokens.begin(inputs, keeps=grad and self.recorder.detailed)
         self.rows_in_batch = 0 if batch is None else batch.shape[0]
@@ -404,6 +403,7 @@ class ModuleWatch:
                 "" if grad or raw or not trained else self.swapped.put_at(module),
                 -1.0 if grad or trained else self.weights.way(module),
                 facts.at_rest,
+                0 if batch is None else batch.dim(),
             )
         )
 
