@@ -119,6 +119,8 @@ def _effort(search: Search) -> Iterator[str]:
     if search.looked:
         left = "nor is any that differs from it by one technique" if search.complete else _left(search)
         yield f"{search.looked} of {search.count:,} plans were run. None of them is better by 5%, {left}."
+    elif _is_short_of_seconds(search):
+        yield f"None of {search.count:,} other plans was run, and some may be better: give it more --seconds."
 
 
 def _run(search: Search) -> Iterator[str]:
@@ -130,8 +132,12 @@ def _run(search: Search) -> Iterator[str]:
 
 def _left(search: Search) -> str:
     """Return that not all was looked at, and what to do where it was for want of time."""
-    out_of_time = search.out_of_time and not channel.interrupted()
-    return "more was to be looked at" + (": give it more --seconds" if out_of_time else "")
+    return "more was to be looked at" + (": give it more --seconds" if _is_short_of_seconds(search) else "")
+
+
+def _is_short_of_seconds(search: Search) -> bool:
+    """Return whether a search ended for want of time, and not as somebody asked for it."""
+    return search.out_of_time and not channel.interrupted()
 
 
 def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:

@@ -1148,6 +1148,14 @@ def test_what_fits_is_found_though_the_time_is_over_before_anything_else_was_loo
     assert "more was to be looked at: give it more --seconds" in why(outcome.choice, outcome.search)[-1]
 
 
+def test_a_plan_beside_which_the_time_let_nothing_be_looked_at_says_so() -> None:
+    laws = Laws()
+    request = Request(Plan(), Budget(4000 * MB, margin=0.0, fidelity=Fidelity.MIXED), seconds=1e-9)
+    outcome = look_for(laws, request)  # type: ignore[arg-type]
+    assert outcome.choice is not None and not outcome.search.looked
+    assert why(outcome.choice, outcome.search)[-1].endswith("some may be better: give it more --seconds.")
+
+
 class Unhurried(Laws):
     """Whose check of a choice takes three runs, each of which takes as long as `clock` says, and those of a search too."""
 
