@@ -79,6 +79,7 @@ def test_a_script_that_fails_is_said_to_with_the_end_of_its_traceback() -> None:
         ({"exit_code": 3}, True, "exit code 3"),
         ({"exit_code": -9}, True, "by SIGKILL"),
         ({"exit_code": -15, "stopped": True}, False, "stopped by the doctor"),
+        ({"exit_code": -2, "stopped": True, "interrupted": True}, False, "stopped by Ctrl-C"),
         ({}, False, "exit code 0"),
     ],
 )
@@ -153,6 +154,50 @@ def test_a_script_that_never_comes_to_a_step_again_is_ended_after_the_grace(
     seen = observe([sys.executable, "job.py"], seconds=1.0)
     assert seen.stopped
     assert seen.exit_code == -signal.SIGTERM
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+if "late" in sys.argv:
+    import torch
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.sum().backward()
+    torch.optim.SGD([weight], lr=0.1).step()
+os.kill(os.getppid(), signal.SIGINT)
+time.sleep(60)
+"""
+
+
+def test_ctrl_c_before_anything_was_seen_ends_the_doctor_and_blames_no_script(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("train.py").write_text(INTERRUPTED)
+    assert main(["doctor", "--", sys.executable, "train.py"]) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def test_ctrl_c_later_gives_what_was_seen_so_far_and_is_called_so() -> None:
+    Path("train.py").write_text(INTERRUPTED)
+    seen = observe([sys.executable, "train.py", "late"])
+    assert (seen.updates_seen, seen.stopped, seen.interrupted) == (1, True, True)
+    assert seen.ended == "stopped by Ctrl-C"
+
+
+def test_a_page_that_can_be_written_no_more_takes_no_finding_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = replace(_seen(), findings=(Finding("zero_grad", Certainty.CERTAIN, "something"),))
+    page = tmp_path / "page"
+
+    def observed(command: list[str], **limits: Any) -> Observation:
+        page.touch()
+        return seen
+
+    monkeypatch.setattr("snugfit.doctor.observe.observe", observed)
+    assert main(["doctor", "--html", str(page), "--", "python", "train.py"]) == 2
+    told = capsys.readouterr()
+    assert "zero_grad: something" in told.out
+    assert "the page cannot be written" in told.err and "Traceback" not in told.err
 
 
 def test_a_command_that_does_not_exist_is_refused() -> None:

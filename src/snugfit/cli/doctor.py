@@ -209,16 +209,19 @@ def _observe(command: Sequence[str], limits: dict[str, Any], html: Path | None, 
     seen = observe(command, **limits)
     looked = [f"{seen.updates_seen} updates", seen.ended]
     examination = Examination.of(" ".join(command), seen.findings, looked, seen.left_out)
-    page = None if html is None else _page(examination, html)
-    if as_json:
-        show({**seen.as_dict(), "ill": examination.ill, "page": page}, as_json)
-    else:
-        _print(examination.findings)
-        _print_left_out(examination)
-        for line in seen.error.splitlines() if seen.failed else ():
-            print(f"{'':<14}| {line}")
-        print(f"{seen.updates_seen} updates seen in {seen.seconds:.0f} s, {seen.ended}")
-        print(examination.summary)
+    page = None
+    try:
+        page = _page(examination, html)
+    finally:  # a page that cannot be written takes none of what hours of a script have shown
+        if as_json:
+            show({**seen.as_dict(), "ill": examination.ill, "page": page}, as_json)
+        else:
+            _print(examination.findings)
+            _print_left_out(examination)
+            for line in seen.error.splitlines() if seen.failed else ():
+                print(f"{'':<14}| {line}")
+            print(f"{seen.updates_seen} updates seen in {seen.seconds:.0f} s, {seen.ended}")
+            print(examination.summary)
     if seen.failed:
         return SCRIPT_FAILED
     return CERTAIN_FINDING if examination.certain else NOT_LOOKED_AT if examination.left_out else 0
@@ -229,7 +232,6 @@ def _page(examination: Examination, folder: Path | None) -> str | None:
         return None
     from snugfit.doctor.page import write_examination
 
-    folder.mkdir(parents=True, exist_ok=True)
     page = write_examination(examination, folder)
     print(f"page  {page}", file=sys.stderr)
     return str(page)

@@ -290,7 +290,6 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
     if asked.html is not None:
         from snugfit.report.plan_page import write_plan_page
 
-        asked.html.parent.mkdir(parents=True, exist_ok=True)
         print(f"page  {write_plan_page(answer, asked.html)}", file=sys.stderr)
     if asked.export is not None:
         from snugfit.planner.export import write_export

@@ -39,12 +39,13 @@ def write_report(run_dir: Path) -> Path:
 
 
 def replace_page(path: Path, text: str) -> Path:
-    """Write a page, replacing an older one at once, and return its path.
+    """Write a page, replacing an older one at once and making its folder, and return its path.
 
     Raises:
         RunFolderError: it cannot be written.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as draft:
             # a message may hold what is no character, as of a path that is not UTF-8
             draft.write_text(text, encoding="utf-8", errors="backslashreplace")

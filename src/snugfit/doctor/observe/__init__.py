@@ -38,7 +38,7 @@ class Observation:
     Args:
         exit_code: the command's own; negative is the signal that ended it.
         updates_seen: optimizer steps of the process that made most of them.
-        stopped: whether the observer stopped it, because its time was over.
+        stopped: whether it was stopped before its end: by the observer, because its time was over, or by Ctrl-C.
         processes: how many of the command's processes used torch.
         evaluations_seen: forward passes without a graph.
         saves_seen: checkpoints that it wrote.
@@ -46,6 +46,7 @@ class Observation:
         error: the last lines of the exception with which the script ended; "" where it ended otherwise.
         traced: ways in which a model was run that could not be looked at.
         unwatched: what else was not looked at, in words.
+        interrupted: whether Ctrl-C stopped it.
     """
 
     findings: tuple[Finding, ...]
@@ -60,6 +61,7 @@ class Observation:
     error: str = ""
     traced: tuple[str, ...] = ()
     unwatched: tuple[str, ...] = ()
+    interrupted: bool = False
 
     @property
     def failed(self) -> bool:
@@ -86,7 +88,7 @@ class Observation:
     def ended(self) -> str:
         """Return how the command ended, in words."""
         if self.stopped:
-            return "stopped by the doctor"
+            return "stopped by Ctrl-C" if self.interrupted else "stopped by the doctor"
         if self.exit_code >= 0:
             return f"exit code {self.exit_code}"
         known = {each.value: each.name for each in signal.Signals}
@@ -117,6 +119,7 @@ def observe(
         stop_after: after so many updates each process that makes them is interrupted, as by Ctrl-C.
     Raises:
         SettingError: there is no such command, or nothing that used torch was seen.
+        KeyboardInterrupt: Ctrl-C came before anything was seen, or twice.
     """
     if not command or shutil.which(command[0]) is None:
         reason = f"{command[0]!r} is not a command" if command else "there is no command after --"
@@ -128,9 +131,12 @@ def observe(
         raise SettingError("doctor", f"got {given}, expected positive numbers", "Give positive numbers.")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="snugfit-doctor-") as folder:
-        exit_code, ended = _run(command, _environment(folder, updates, seconds, stop_after), seconds)
+        exit_code, ended_by = _run(command, _environment(folder, updates, seconds, stop_after), seconds)
         logs = [read_log(path) for path in sorted(Path(folder).glob("*.json"))]
         blind = [path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.blind"))]
+    interrupted = ended_by == "SIGINT"
+    if not logs and interrupted:
+        raise KeyboardInterrupt
     if not logs:
         problem = (
             f"{' '.join(command)} ended with exit code {exit_code} and never imported torch under observation"
@@ -149,7 +155,7 @@ def observe(
         findings=diagnose(seen),
         exit_code=exit_code,
         updates_seen=max(log.updates for log in seen),
-        stopped=ended or any(log.stopped for log in seen),
+        stopped=bool(ended_by) or any(log.stopped for log in seen),
         processes=len(seen),
         evaluations_seen=max(len(log.evaluations()) for log in seen),
         saves_seen=max(len(log.saves()) for log in seen),
@@ -158,6 +164,7 @@ def observe(
         traced=tuple(sorted({way for log in seen for way in log.traced})),
         unwatched=tuple(dict.fromkeys([*(each for log in seen for each in log.unwatched), *blind])),
         error=next((log.error for log in (*seen, *logs) if log.error), ""),  # a launcher's own comes last
+        interrupted=interrupted,
     )
 
 
@@ -171,24 +178,24 @@ def _environment(folder: str, updates: int, seconds: float, stop_after: int | No
     return {**os.environ, **mine, "PYTHONPATH": path}
 
 
-def _run(command: Sequence[str], environment: dict[str, str], seconds: float) -> tuple[int, bool]:
-    """Return the exit code, and whether the command had to be ended: it overstayed its own deadline by the grace.
+def _run(command: Sequence[str], environment: dict[str, str], seconds: float) -> tuple[int, str]:
+    """Return the exit code, and the signal that ended the command: SIGTERM where it overstayed its own deadline by the grace.
 
     A rank that waits for one that has stopped, or a script that sleeps, does not come to the place where it would stop.
-    Ctrl-C goes to the script, which has the grace to end; a second one ends it.
+    Ctrl-C (SIGINT) goes to the script, which has the grace to end; a second one ends it.
     """
     folder = Path(environment[FOLDER_VARIABLE])
     process = subprocess.Popen(command, env=environment, stdout=2, start_new_session=True)
     try:
         while True:
             try:
-                return process.wait(timeout=POLL_SECONDS), False
+                return process.wait(timeout=POLL_SECONDS), ""
             except subprocess.TimeoutExpired:
                 begun = [path.stat().st_mtime for path in folder.glob("*.begun")]
                 if begun and time.time() - min(begun) > seconds + GRACE_SECONDS:
-                    return _end(process, "SIGTERM"), True
+                    return _end(process, "SIGTERM"), "SIGTERM"
     except KeyboardInterrupt:
-        return _end(process, "SIGINT"), True
+        return _end(process, "SIGINT"), "SIGINT"
     finally:
         if process.poll() is None:
             _signal(process, "SIGKILL")
