@@ -261,13 +261,15 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
     answer = _with_command(
         answer, path, [*overrides, *asked.settings()], devices, consent, recipe.plan.devices, sizes
     )
-    _deliver(answer, recipe, asked)
-    if as_json:
-        show(answer.as_dict(), as_json)
-    else:
-        from snugfit.display.plan_view import show_plan
+    try:
+        _deliver(answer, recipe, asked)
+    finally:  # a page that cannot be written does not take the answer with it
+        if as_json:
+            show(answer.as_dict(), as_json)
+        else:
+            from snugfit.display.plan_view import show_plan
 
-        show_plan(answer, explain=asked.explain)
+            show_plan(answer, explain=asked.explain)
     return 0 if answer.fits else 1
 
 
@@ -288,8 +290,10 @@ def _calibrate() -> None:
 
 def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
     if asked.html is not None:
+        from snugfit.report.page import make_folder_of
         from snugfit.report.plan_page import write_plan_page
 
+        make_folder_of(asked.html)
         print(f"page  {write_plan_page(answer, asked.html)}", file=sys.stderr)
     if asked.export is not None:
         from snugfit.planner.export import write_export

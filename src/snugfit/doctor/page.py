@@ -9,7 +9,7 @@ from snugfit.doctor.check_tokens import TokenView
 from snugfit.doctor.examination import Examination
 from snugfit.doctor.findings import PITFALLS, Certainty, Finding
 from snugfit.report.html import breakable
-from snugfit.report.page import document, replace_page
+from snugfit.report.page import document, make_folder_of, replace_page
 from snugfit.report.svg import escape
 from snugfit.units import counted
 
@@ -26,11 +26,12 @@ DOCTOR_STYLE = """
 
 
 def write_examination(examination: Examination, folder: Path) -> Path:
-    """Write the page into `folder`, replacing an older one at once, and return its path.
+    """Write the page into `folder`, which is made where it is missing, replacing an older one at once, and return its path.
 
     Raises:
         RunFolderError: it cannot be written.
     """
+    make_folder_of(folder / PAGE)
     return replace_page(folder / PAGE, examination_page(examination))
 
 

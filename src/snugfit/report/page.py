@@ -39,21 +39,36 @@ def write_report(run_dir: Path) -> Path:
 
 
 def replace_page(path: Path, text: str) -> Path:
-    """Write a page, replacing an older one at once and making its folder, and return its path.
+    """Write a page, replacing an older one at once, and return its path.
 
     Raises:
         RunFolderError: it cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as draft:
             # a message may hold what is no character, as of a path that is not UTF-8
             draft.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise RunFolderError(
-            path, f"the page cannot be written: {error.strerror}", "Name a file that can be written."
-        ) from error
+        raise _unwritable(path, error) from error
     return path
+
+
+def make_folder_of(page: Path) -> None:
+    """Make the folder of a page, with those that are missing on its way.
+
+    Raises:
+        RunFolderError: it cannot be made.
+    """
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(page, error) from error
+
+
+def _unwritable(page: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(
+        page, f"the page cannot be written: {error.strerror}", "Name a file that can be written."
+    )
 
 
 def render(story: Story, run_dir: Path) -> str:

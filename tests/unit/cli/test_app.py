@@ -471,6 +471,15 @@ def test_plan_writes_a_page(recipe, planned, tmp_path, capsys):
     assert str(tmp_path / "new" / "plan.html") in capsys.readouterr().err
 
 
+def test_a_page_that_can_be_written_no_more_takes_no_plan_with_it(
+    recipe, planned, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("snugfit.deliver.files.check_output", lambda *_: (tmp_path / "file").touch())
+    assert main(["plan", str(recipe), "--html", str(tmp_path / "file" / "plan.html")]) == 2
+    told = capsys.readouterr()
+    assert told.out.startswith("Fits: ") and "the page cannot be written" in told.err
+
+
 def test_a_page_that_cannot_be_written_is_refused_before_a_plan_is_made(recipe, planned, capsys):
     before = recipe.read_bytes()
     assert main(["plan", str(recipe), "--html", str(recipe)]) == 2
