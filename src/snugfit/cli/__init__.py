@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-INTERRUPTED = 130
-"""The exit code of a command that Ctrl-C has ended before or after a run."""
+from snugfit.cli.common.interrupts import INTERRUPTED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

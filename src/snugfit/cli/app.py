@@ -17,10 +17,9 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from snugfit.cli import INTERRUPTED
 from snugfit.cli.catalogue import recipe, schema, tasks, techniques
 from snugfit.cli.certify import certify
-from snugfit.cli.common.interrupts import whole_imports
+from snugfit.cli.common.interrupts import INTERRUPTED, whole_imports
 from snugfit.cli.common.options import (
     AllowCodeOption,
     BadRowsOption,

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C has ended before or after a run."""
+
 _WHOLE = ("numpy", "torch")
 """Libraries that are imported whole or not at all. As its C++ code is set up torch drops an interrupt, goes on with half of NumPy, or aborts the process."""
 
