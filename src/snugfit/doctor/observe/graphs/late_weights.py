@@ -38,11 +38,14 @@ def weights_of_one_number(value: Tensor) -> LateWeights | None:
     >>> weights = torch.tensor([0.1, 0.9, 0.4, 0.2])
     >>> weights_of_one_number((errors.mean() * weights).mean()).rows, weights_of_one_number((errors * weights).mean())
     (4, None)
+    >>> spread = torch.tensor(0.5, requires_grad=True)  # a term that nothing made
+    >>> weights_of_one_number(errors.mean() * (-spread).exp() + spread) is None
+    True
     """
     for term in terms_of(value.grad_fn):
-        below = None if term.node is None else term.node.next_functions[0][0]
         if term.node is None or not kind_of(term.node).startswith(_ADDED_UP):
             continue
+        below = term.node.next_functions[0][0]
         for _ in range(MOST_STEPS):  # signs and numbers, by which all of the products are multiplied
             parts = [] if below is None else [each for each, _ in below.next_functions]
             if kind_of(below) != "Neg" and not (kind_of(below) in ("Mul", "Div") and number_beside(below)):
