@@ -128,8 +128,8 @@ def test_the_scripts_of_another_hand_are_those_whose_hashes_were_written_down_be
         ("thirteenth", (20, 4, 36, 28), (30, 30), 3),
         ("fourteenth", (12, 2, 15, 22), (29, 28), 2),
         ("fifteenth", (4, 5, 21, 21), (30, 30), 0),
-        ("sixteenth", (9, 3, 13, 0), (25, 0), 1),
-        ("seventeenth", (8, 4, 13, 0), (25, 0), 2),
+        ("sixteenth", (9, 3, 13, 18), (25, 11), 1),
+        ("seventeenth", (8, 4, 13, 20), (25, 8), 2),
     ],
 )
 def test_what_was_found_at_first_stays_published_and_what_is_found_since_is_held(
