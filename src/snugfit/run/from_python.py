@@ -577,6 +577,7 @@ _KEYWORDS = (
     (r"--(device|fidelity) ([\w-]+)", r'\1="\2"'),
     (r"--host-memory", "host_budget"),
     (r"--seconds", "seconds"),
+    (r"--no-search", "search=False"),
 )
 """Options of `snugfit plan` in what a plan says, and how `plan` takes them."""
 
