@@ -391,6 +391,11 @@ def _seeds_sampler(node: ast.AST, _: str) -> bool:
     return made and any(each.arg == "seed" for each in node.keywords)  # type: ignore[attr-defined]
 
 
+def _goes_around(node: ast.AST, _: str) -> bool:
+    """Return whether what a wrapper holds is called in its place."""
+    return isinstance(node, ast.Call) and last_name(node.func) == "module"
+
+
 def _divides_by_count(node: ast.AST, _: str) -> bool:
     return _divides(node, _) and "len(" in ast.unparse(node)
 
@@ -467,7 +472,7 @@ KINDS: dict[str, Kind] = {
     "loss_terms": Kind(back=(_has_sum_for_reduction, _sums, _computes), here=(calls(frozenset(["kl_div"])),)),
     "no_gradient": Kind(back=(_stops_gradient,)),
     "non_finite_loss": Kind(back=(_unguarded, _fills_infinite, _divides)),
-    "not_distributed": Kind(back=(_seeds_sampler,)),
+    "not_distributed": Kind(back=(_seeds_sampler,), here=(_goes_around,)),
     "not_frozen": Kind(back=(_takes_what_trains,)),
     "own_row_scored": Kind(back=(_computes,)),
     "random_validation": Kind(back=(_sets_transform,), anywhere=(_sets_transform,)),
