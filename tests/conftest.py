@@ -176,3 +176,11 @@ def not_under_nohup() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As in a process that somebody can interrupt: one that a script starts in the background cannot be."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

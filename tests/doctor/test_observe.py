@@ -168,6 +168,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_before_anything_was_seen_ends_the_doctor_and_blames_no_script(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -176,6 +177,7 @@ def test_ctrl_c_before_anything_was_seen_ends_the_doctor_and_blames_no_script(
     assert capsys.readouterr().err == "error: interrupted\n"
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_later_gives_what_was_seen_so_far_and_is_called_so() -> None:
     Path("train.py").write_text(INTERRUPTED)
     seen = observe([sys.executable, "train.py", "late"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -13,15 +12,6 @@ import pytest
 
 from snugfit.cli.common import interrupts
 from snugfit.cli.common.interrupts import whole_imports
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """As in a process that somebody can interrupt: one that a script starts in the background cannot be."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
 
 DROPS = """\
 import signal, time
